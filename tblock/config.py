@@ -1,0 +1,314 @@
+"""BlockConfig: everything that defines one transformer block, as one flat frozen dataclass.
+
+Owns the fields, their validation and the JSON form. Nothing about a backend is in it; imports no torch.
+"""
+
+import dataclasses
+import difflib
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from tblock.choices import Activation, FeedForward, Norm, NormPosition, Parallel, QkNorm, RopeLayout, RopeScaling, Router
+from tblock.errors import ConfigError
+
+FFN_MULTIPLE = 64
+"""Gated hidden widths are rounded down to a multiple of this (8/3 D; 64 keeps GEMM tiles full)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockConfig:
+    """One transformer block: attention plus a position-wise FFN, each with a residual and a normalization.
+
+    Fields left at None are filled in at construction, so a constructed config (and its JSON) is explicit.
+
+    Attributes:
+        dim: model width D.
+        num_heads: query heads H.
+        num_kv_heads: key/value heads K; H % K == 0. None: H.
+        head_dim: head width E. None: D / H.
+        num_layers: blocks L of the whole model; scales the residual-output init by 1/sqrt(2L).
+        max_position: positions 0 .. max_position - 1 are legal (tokens).
+        norm: `rmsnorm` (Zhang and Sennrich 2019) or `layernorm` (Ba et al. 2016).
+        norm_position: `pre` x + f(norm(x)); `post` norm(x + f(x)); `sandwich` x + norm(f(norm(x)));
+            `inner_post` x + norm(f(x)) (OLMo 2).
+        norm_eps: added to the variance inside the root.
+        norm_bias: LayerNorm has a bias. None: True for layernorm, False for rmsnorm.
+        norm_weight_offset: added to every RMSNorm weight; 1 in the Gemma family.
+        parallel: `none`; `one_norm` x + attn(n(x)) + ffn(n(x)) (GPT-J, Phi); `two_norms` each its own (GPT-NeoX).
+        causal: query i sees keys 0..i; otherwise every key.
+        sliding_window: a query sees itself and the `sliding_window - 1` tokens before it. None: no limit.
+        attn_scale: multiplies the scores. None: 1/sqrt(E).
+        attn_soft_cap: cap * tanh(scores / cap) before the mask (Gemma 2). None: off.
+        qk_norm: `none`; `head`: norm over each head's E; `full`: over the whole projection. Before RoPE.
+        rope: rotary position embedding on q and k (Su et al. 2021); otherwise no positions in the block.
+        rope_base: theta.
+        rope_dim: rotated width R of each head, even; None: E.
+        rope_layout: `half`: pairs (i, i + R/2) (GPT-NeoX, Hugging Face); `interleaved`: (2i, 2i + 1) (GPT-J, Meta).
+        rope_scaling: `none`, `linear`, `llama3` or `yarn`, with the fields below.
+        rope_factor: context extension factor, for any scaling.
+        rope_original_max_position: context before scaling (tokens), for llama3 and yarn.
+        rope_low_freq_factor, rope_high_freq_factor: llama3.
+        rope_beta_fast, rope_beta_slow: yarn.
+        rope_attention_factor: yarn multiplies cos and sin by it. None: 0.1 ln(factor) + 1.
+        q_bias, k_bias, v_bias, out_bias, ffn_bias: biases of the projections; ffn_bias is for all of the FFN's.
+        ffn: `swiglu`, `geglu`, `geglu_tanh`: act(x Wg) * (x Wu), then Wd; `gelu`, `gelu_tanh`, `relu`, `relu2`:
+            act(x Wu), then Wd.
+        ffn_dim: hidden width F. None: 8/3 D rounded down to a multiple of 64 when gated, otherwise 4 D.
+        num_experts: experts N of a sparse FFN, each of width ffn_dim; 0: dense.
+        experts_per_token: experts each token goes to; 0 when dense.
+        router: `softmax` or `sigmoid` over the router's scores.
+        router_normalized: the chosen experts' weights are divided by their sum.
+        shared_ffn_dim: width of an expert every token goes to; 0: none.
+        init_std: standard deviation of the weights at init.
+    """
+
+    dim: int
+    num_heads: int
+    num_kv_heads: int | None = None
+    head_dim: int | None = None
+    num_layers: int = 1
+    max_position: int = 2048
+    norm: Norm = "rmsnorm"
+    norm_position: NormPosition = "pre"
+    norm_eps: float = 1e-6
+    norm_bias: bool | None = None
+    norm_weight_offset: float = 0.0
+    parallel: Parallel = "none"
+    causal: bool = True
+    sliding_window: int | None = None
+    attn_scale: float | None = None
+    attn_soft_cap: float | None = None
+    qk_norm: QkNorm = "none"
+    rope: bool = True
+    rope_base: float = 10000.0
+    rope_dim: int | None = None
+    rope_layout: RopeLayout = "half"
+    rope_scaling: RopeScaling = "none"
+    rope_factor: float = 1.0
+    rope_original_max_position: int | None = None
+    rope_low_freq_factor: float = 1.0
+    rope_high_freq_factor: float = 4.0
+    rope_beta_fast: float = 32.0
+    rope_beta_slow: float = 1.0
+    rope_attention_factor: float | None = None
+    q_bias: bool = False
+    k_bias: bool = False
+    v_bias: bool = False
+    out_bias: bool = False
+    ffn_bias: bool = False
+    ffn: FeedForward = "swiglu"
+    ffn_dim: int | None = None
+    num_experts: int = 0
+    experts_per_token: int = 0
+    router: Router = "softmax"
+    router_normalized: bool = True
+    shared_ffn_dim: int = 0
+    init_std: float = 0.02
+
+    def __post_init__(self) -> None:
+        _check_types(self)
+        _positive(self, "dim", "num_heads", "num_layers", "max_position")
+        self._fill("num_kv_heads", self.num_heads)
+        if self.head_dim is None and self.dim % self.num_heads:
+            raise ConfigError(f"num_heads={self.num_heads}: must divide dim={self.dim}, or give head_dim")
+        self._fill("head_dim", self.dim // self.num_heads)
+        self._fill("norm_bias", self.norm == "layernorm")
+        self._fill("attn_scale", 1.0 / math.sqrt(max(self.head_dim, 1)))
+        self._fill("rope_dim", self.head_dim if self.rope else 0)
+        self._fill("ffn_dim", self.dim * 8 // 3 // FFN_MULTIPLE * FFN_MULTIPLE if self.gated else 4 * self.dim)
+        if self.rope_scaling == "yarn":
+            self._fill("rope_attention_factor", 0.1 * math.log(max(self.rope_factor, 1.0)) + 1.0)
+        self._fill("rope_attention_factor", 1.0)
+        for check in (_check_attention, _check_norm, _check_rope, _check_ffn, _check_parallel):
+            check(self)
+
+    def _fill(self, name: str, value: Any) -> None:
+        if getattr(self, name) is None:
+            object.__setattr__(self, name, value)
+
+    @property
+    def gated(self) -> bool:
+        """The FFN has a gate projection."""
+        return self.ffn in ("swiglu", "geglu", "geglu_tanh")
+
+    @property
+    def activation(self) -> Activation:
+        """The FFN's nonlinearity."""
+        return {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh"}.get(self.ffn, self.ffn)  # type: ignore[return-value]
+
+    @property
+    def q_dim(self) -> int:
+        """Width H * E of the query projection."""
+        return self.num_heads * self.head_dim  # type: ignore[operator]
+
+    @property
+    def kv_dim(self) -> int:
+        """Width K * E of the key and of the value projection."""
+        return self.num_kv_heads * self.head_dim  # type: ignore[operator]
+
+    def replace(self, **changes: Any) -> "BlockConfig":
+        """A copy with some fields changed and the whole of it checked again.
+
+        Raises:
+            ConfigError: a field is unknown or the combination makes no sense.
+        """
+        return BlockConfig.from_dict({**self.to_dict(), **changes})
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields, JSON-ready."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any], where: str = "config") -> "BlockConfig":
+        """Build from a mapping; missing fields take their defaults.
+
+        Args:
+            fields: field name to value.
+            where: named in front of the message.
+
+        Raises:
+            ConfigError: not a mapping, an unknown or missing field, or a bad value.
+        """
+        if not isinstance(fields, dict):
+            raise ConfigError(f"{where}: got {type(fields).__name__}, wanted a JSON object of BlockConfig fields")
+        known = [f.name for f in dataclasses.fields(cls)]
+        for name in fields:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+                raise ConfigError(f"{where}: unknown field {name!r}; {hint}")
+        for name in ("dim", "num_heads"):
+            if name not in fields:
+                raise ConfigError(f"{where}: field {name!r} is missing")
+        return cls(**fields)
+
+    def to_json(self) -> str:
+        """The JSON form, one field a line."""
+        return json.dumps(self.to_dict(), indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, path: str | Path) -> "BlockConfig":
+        """Read a config file.
+
+        Raises:
+            ConfigError: the file is missing, is not JSON, or its fields make no sense.
+        """
+        try:
+            fields = json.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError(f"config {path}: {error.strerror or error}; give a JSON file of BlockConfig fields") from None
+        except ValueError as error:
+            raise ConfigError(f"config {path}: not JSON ({error})") from None
+        return cls.from_dict(fields, where=f"config {path}")
+
+
+_CHOICES = {
+    "norm": Norm,
+    "norm_position": NormPosition,
+    "parallel": Parallel,
+    "qk_norm": QkNorm,
+    "rope_layout": RopeLayout,
+    "rope_scaling": RopeScaling,
+    "ffn": FeedForward,
+    "router": Router,
+}
+
+
+def _check_types(c: BlockConfig) -> None:
+    for field in dataclasses.fields(c):
+        value, name = getattr(c, field.name), field.name
+        if name in _CHOICES:
+            choices = get_args(_CHOICES[name])
+            if value not in choices:
+                raise ConfigError(f"{name}={value!r}: must be one of {', '.join(choices)}")
+            continue
+        kinds = str(field.type).replace(" ", "").split("|")
+        if value is None and "None" in kinds:
+            continue
+        if "bool" in kinds:
+            good = isinstance(value, bool)
+        elif "int" in kinds:
+            good = isinstance(value, int) and not isinstance(value, bool)
+        else:
+            good = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        if not good:
+            raise ConfigError(f"{name}={value!r}: must be {'a finite float' if kinds[0] == 'float' else kinds[0]}")
+
+
+def _positive(c: BlockConfig, *names: str) -> None:
+    for name in names:
+        if getattr(c, name) <= 0:
+            raise ConfigError(f"{name}={getattr(c, name)}: must be above 0")
+
+
+def _check_attention(c: BlockConfig) -> None:
+    _positive(c, "num_kv_heads", "head_dim", "attn_scale")
+    if c.num_heads % c.num_kv_heads:  # type: ignore[operator]
+        raise ConfigError(f"num_kv_heads={c.num_kv_heads}: must divide num_heads={c.num_heads}")
+    if c.sliding_window is not None:
+        _positive(c, "sliding_window")
+        if not c.causal:
+            raise ConfigError(f"sliding_window={c.sliding_window}: needs causal=True")
+    if c.attn_soft_cap is not None:
+        _positive(c, "attn_soft_cap")
+
+
+def _check_norm(c: BlockConfig) -> None:
+    _positive(c, "norm_eps")
+    if c.norm == "rmsnorm" and c.norm_bias:
+        raise ConfigError("norm_bias=True: RMSNorm has no bias; use norm='layernorm'")
+    if c.norm == "layernorm" and c.norm_weight_offset:
+        raise ConfigError(f"norm_weight_offset={c.norm_weight_offset}: only RMSNorm has one")
+
+
+def _check_rope(c: BlockConfig) -> None:
+    if not c.rope:
+        given = [n for n in ("rope_dim", "rope_scaling") if getattr(c, n) not in (0, "none")]
+        if given:
+            raise ConfigError(f"{given[0]}={getattr(c, given[0])!r}: needs rope=True")
+        return
+    if c.rope_dim % 2 or not 0 < c.rope_dim <= c.head_dim:  # type: ignore[operator]
+        raise ConfigError(f"rope_dim={c.rope_dim}: must be even, above 0 and at most head_dim={c.head_dim}")
+    _positive(c, "rope_base", "rope_attention_factor")
+    if c.rope_scaling == "none":
+        if c.rope_factor != 1.0:
+            raise ConfigError(f"rope_factor={c.rope_factor}: needs rope_scaling")
+        return
+    if c.rope_factor < 1.0:
+        raise ConfigError(f"rope_factor={c.rope_factor}: must be at least 1")
+    if c.rope_scaling in ("llama3", "yarn"):
+        if c.rope_original_max_position is None:
+            raise ConfigError(f"rope_scaling={c.rope_scaling!r}: needs rope_original_max_position")
+        _positive(c, "rope_original_max_position")
+    if c.rope_scaling == "llama3" and not 0 < c.rope_low_freq_factor < c.rope_high_freq_factor:
+        raise ConfigError(
+            f"rope_low_freq_factor={c.rope_low_freq_factor}: must be above 0 and below "
+            f"rope_high_freq_factor={c.rope_high_freq_factor}"
+        )
+    if c.rope_scaling == "yarn" and not 0 < c.rope_beta_slow < c.rope_beta_fast:
+        raise ConfigError(f"rope_beta_slow={c.rope_beta_slow}: must be above 0 and below rope_beta_fast={c.rope_beta_fast}")
+
+
+def _check_ffn(c: BlockConfig) -> None:
+    if c.ffn_dim == 0 and c.gated:
+        raise ConfigError(f"dim={c.dim}: 8/3 dim rounds down to 0; give ffn_dim")
+    _positive(c, "ffn_dim", "init_std")
+    for name in ("num_experts", "experts_per_token", "shared_ffn_dim"):
+        if getattr(c, name) < 0:
+            raise ConfigError(f"{name}={getattr(c, name)}: must be 0 or more")
+    if c.num_experts == 0:
+        for name in ("experts_per_token", "shared_ffn_dim"):
+            if getattr(c, name):
+                raise ConfigError(f"{name}={getattr(c, name)}: needs num_experts")
+    elif not 0 < c.experts_per_token <= c.num_experts:
+        raise ConfigError(f"experts_per_token={c.experts_per_token}: must be 1 to num_experts={c.num_experts}")
+    elif c.ffn_bias:
+        raise ConfigError("ffn_bias=True: experts have no biases in any supported family")
+
+
+def _check_parallel(c: BlockConfig) -> None:
+    if c.parallel != "none" and c.norm_position != "pre":
+        raise ConfigError(f"parallel={c.parallel!r}: needs norm_position='pre', got {c.norm_position!r}")

@@ -1,0 +1,137 @@
+"""The op contract: one row per fused op, the single place where a signature is written down.
+
+The torch schema, the ONNX node and function, the plugin's fields and the C++ header are generated from a row or
+tested against it. Owns no math (that is in `tblock.ops`) and imports only the standard library.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+DOMAIN = "tblock"
+"""ONNX domain of the nodes and TensorRT namespace of the plugins."""
+
+CastPolicy = Literal["float32"]
+"""`float32`: read in the tensor's dtype, compute in float32 (float64 for float64), round once on the way out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Port:
+    """One tensor of an op.
+
+    Attributes:
+        name: argument name in torch, ONNX and C++.
+        dims: dimension letters (DESIGN section 5), space separated; `...` stands for any leading dims.
+        dtype: `T` (the op's float type) or `bool`.
+        optional: whether the caller may leave it out.
+    """
+
+    name: str
+    dims: str
+    dtype: Literal["T", "float32", "bool"] = "T"
+    optional: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attribute:
+    """One attribute of an op. Attributes have no defaults: every node and plugin field is explicit."""
+
+    name: str
+    kind: Literal["float", "int"]
+    doc: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpRow:
+    """One fused op.
+
+    Attributes:
+        name: torch name in namespace `tblock`, snake case.
+        version: contract version; also the ONNX opset version of the domain's node and the plugin version.
+        onnx_name: ONNX op_type and TensorRT plugin name, or None where the op is lowered to standard ONNX ops at
+            translation (no runtime has a kernel of ours for it).
+        inputs, outputs: tensors in order.
+        attributes: attributes in order.
+        cast_policy: how low precision is handled.
+    """
+
+    name: str
+    version: int
+    onnx_name: str | None
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    attributes: tuple[Attribute, ...] = ()
+    cast_policy: CastPolicy = "float32"
+
+    @property
+    def torch_schema(self) -> str:
+        """The `torch.library` schema, without the namespace."""
+        kinds = {"float": "float", "int": "int"}
+        args = [f"Tensor{'?' if p.optional else ''} {p.name}" for p in self.inputs]
+        if self.attributes:
+            args += ["*"] + [f"{kinds[a.kind]} {a.name}" for a in self.attributes]
+        returns = ", ".join("Tensor" for _ in self.outputs)
+        return f"{self.name}({', '.join(args)}) -> {returns if len(self.outputs) == 1 else f'({returns})'}"
+
+
+_EPS = Attribute(name="eps", kind="float", doc="added to the mean square inside the root; finite and above 0")
+_OFFSET = Attribute(name="weight_offset", kind="float", doc="added to the weight: 0, or 1 in the Gemma family")
+
+RMS_NORM = OpRow(
+    name="rms_norm",
+    version=1,
+    onnx_name="TblockRMSNorm",
+    inputs=(Port(name="x", dims="... D"), Port(name="weight", dims="D")),
+    outputs=(Port(name="y", dims="... D"),),
+    attributes=(_EPS, _OFFSET),
+)
+ADD_RMS_NORM = OpRow(
+    name="add_rms_norm",
+    version=1,
+    onnx_name="TblockAddRMSNorm",
+    inputs=(Port(name="x", dims="... D"), Port(name="residual", dims="... D"), Port(name="weight", dims="D")),
+    outputs=(Port(name="sum", dims="... D"), Port(name="y", dims="... D")),
+    attributes=(_EPS, _OFFSET),
+)
+SWIGLU = OpRow(
+    name="swiglu",
+    version=1,
+    onnx_name="TblockSwiGLU",
+    inputs=(Port(name="gate", dims="... F"), Port(name="up", dims="... F")),
+    outputs=(Port(name="y", dims="... F"),),
+)
+ROPE = OpRow(
+    name="rope",
+    version=1,
+    onnx_name=None,
+    inputs=(
+        Port(name="x", dims="B X S E"),
+        Port(name="cos", dims="... S R/2", dtype="float32"),
+        Port(name="sin", dims="... S R/2", dtype="float32"),
+    ),
+    outputs=(Port(name="y", dims="B X S E"),),
+    attributes=(Attribute(name="interleaved", kind="int", doc="1: pairs (0,1), (2,3), ...; 0: pairs (i, i + R/2)"),),
+)
+ATTENTION = OpRow(
+    name="attention",
+    version=1,
+    onnx_name=None,
+    inputs=(
+        Port(name="q", dims="B H S E"),
+        Port(name="k", dims="B K T E"),
+        Port(name="v", dims="B K T E"),
+        Port(name="mask", dims="B 1 S T", dtype="bool", optional=True),
+    ),
+    outputs=(Port(name="y", dims="B H S E"),),
+    attributes=(
+        Attribute(name="scale", kind="float", doc="multiplies the scores, before soft cap and mask"),
+        Attribute(name="causal", kind="int", doc="1: query i sees keys 0 .. i + T - S (lower-right aligned)"),
+        Attribute(name="window", kind="int", doc="above 0: and only the last `window` of those keys; 0: all"),
+        Attribute(name="soft_cap", kind="float", doc="above 0: scores become cap * tanh(scores / cap); 0: off"),
+    ),
+)
+
+ROWS: tuple[OpRow, ...] = (RMS_NORM, ADD_RMS_NORM, SWIGLU, ROPE, ATTENTION)
+"""Every op of the contract, in the order they entered it."""
+
+PLUGINS: tuple[OpRow, ...] = tuple(row for row in ROWS if row.onnx_name is not None)
+"""The rows that stay one node in the ONNX graph and have a TensorRT plugin."""

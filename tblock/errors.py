@@ -1,0 +1,40 @@
+"""The error types of tblock: few, and each message is one line (where, got, wanted, what to do next).
+
+Owns the mapping from error type to process exit code; imports nothing.
+"""
+
+
+class TblockError(Exception):
+    """Base of every error tblock raises on purpose.
+
+    Attributes:
+        exit_code: what the command line exits with when this error reaches it.
+    """
+
+    exit_code = 2
+
+
+class ConfigError(TblockError, ValueError):
+    """A BlockConfig, preset, checkpoint or flag that makes no sense (exit 2)."""
+
+
+class ArtifactError(TblockError):
+    """An artifact folder or input tensor that is missing, damaged or outside the manifest (exit 2)."""
+
+
+class RuntimeUnavailable(TblockError):
+    """A runtime, tool or optional package that this machine lacks (exit 3); names what brings it."""
+
+    exit_code = 3
+
+
+class ExportError(TblockError):
+    """Lowering or building failed, or would give a wrong answer and was refused (exit 4)."""
+
+    exit_code = 4
+
+
+class ParityError(TblockError):
+    """A runtime's output is outside the float64 budget (exit 1)."""
+
+    exit_code = 1
