@@ -11,7 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from tblock.choices import Activation, FeedForward, Norm, NormPosition, Parallel, QkNorm, RopeLayout, RopeScaling, Router
+from tblock.choices import (
+    Activation,
+    FeedForward,
+    Norm,
+    NormPosition,
+    Parallel,
+    QkNorm,
+    RopeLayout,
+    RopeScaling,
+    Router,
+)
 from tblock.errors import ConfigError
 
 FFN_MULTIPLE = 64
@@ -118,7 +128,9 @@ class BlockConfig:
         self._fill("norm_bias", self.norm == "layernorm")
         self._fill("attn_scale", 1.0 / math.sqrt(max(self.head_dim, 1)))
         self._fill("rope_dim", self.head_dim if self.rope else 0)
-        self._fill("ffn_dim", self.dim * 8 // 3 // FFN_MULTIPLE * FFN_MULTIPLE if self.gated else 4 * self.dim)
+        self._fill(
+            "ffn_dim", self.dim * 8 // 3 // FFN_MULTIPLE * FFN_MULTIPLE if self.gated else 4 * self.dim
+        )
         if self.rope_scaling == "yarn":
             self._fill("rope_attention_factor", 0.1 * math.log(max(self.rope_factor, 1.0)) + 1.0)
         self._fill("rope_attention_factor", 1.0)
@@ -149,6 +161,18 @@ class BlockConfig:
         """Width K * E of the key and of the value projection."""
         return self.num_kv_heads * self.head_dim  # type: ignore[operator]
 
+    def parameter_count(self, *, active: bool = False) -> int:
+        """Weights of one block (scalars); `active`: of experts, only those one token meets."""
+        from tblock.counts import parameter_count
+
+        return parameter_count(self, active=active)
+
+    def flop_count(self, *, batch: int, seq: int, past: int = 0) -> int:
+        """FLOPs of one forward pass of one block at B, S, P (tokens), a multiply-add counted as two."""
+        from tblock.counts import flop_count
+
+        return flop_count(self, batch=batch, seq=seq, past=past)
+
     def replace(self, **changes: Any) -> "BlockConfig":
         """A copy with some fields changed and the whole of it checked again.
 
@@ -173,7 +197,9 @@ class BlockConfig:
             ConfigError: not a mapping, an unknown or missing field, or a bad value.
         """
         if not isinstance(fields, dict):
-            raise ConfigError(f"{where}: got {type(fields).__name__}, wanted a JSON object of BlockConfig fields")
+            raise ConfigError(
+                f"{where}: got {type(fields).__name__}, wanted a JSON object of BlockConfig fields"
+            )
         known = [f.name for f in dataclasses.fields(cls)]
         for name in fields:
             if name not in known:
@@ -199,7 +225,9 @@ class BlockConfig:
         try:
             fields = json.loads(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
-            raise ConfigError(f"config {path}: {error.strerror or error}; give a JSON file of BlockConfig fields") from None
+            raise ConfigError(
+                f"config {path}: {error.strerror or error}; give a JSON file of BlockConfig fields"
+            ) from None
         except ValueError as error:
             raise ConfigError(f"config {path}: not JSON ({error})") from None
         return cls.from_dict(fields, where=f"config {path}")
@@ -225,17 +253,18 @@ def _check_types(c: BlockConfig) -> None:
             if value not in choices:
                 raise ConfigError(f"{name}={value!r}: must be one of {', '.join(choices)}")
             continue
-        kinds = str(field.type).replace(" ", "").split("|")
-        if value is None and "None" in kinds:
+        kinds = get_args(field.type) or (field.type,)
+        if value is None and type(None) in kinds:
             continue
-        if "bool" in kinds:
+        if bool in kinds:
             good = isinstance(value, bool)
-        elif "int" in kinds:
+        elif int in kinds:
             good = isinstance(value, int) and not isinstance(value, bool)
         else:
             good = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
         if not good:
-            raise ConfigError(f"{name}={value!r}: must be {'a finite float' if kinds[0] == 'float' else kinds[0]}")
+            wanted = "a finite float" if float in kinds else "true or false" if bool in kinds else "an int"
+            raise ConfigError(f"{name}={value!r}: must be {wanted}")
 
 
 def _positive(c: BlockConfig, *names: str) -> None:
@@ -289,7 +318,9 @@ def _check_rope(c: BlockConfig) -> None:
             f"rope_high_freq_factor={c.rope_high_freq_factor}"
         )
     if c.rope_scaling == "yarn" and not 0 < c.rope_beta_slow < c.rope_beta_fast:
-        raise ConfigError(f"rope_beta_slow={c.rope_beta_slow}: must be above 0 and below rope_beta_fast={c.rope_beta_fast}")
+        raise ConfigError(
+            f"rope_beta_slow={c.rope_beta_slow}: must be above 0 and below rope_beta_fast={c.rope_beta_fast}"
+        )
 
 
 def _check_ffn(c: BlockConfig) -> None:
@@ -304,7 +335,9 @@ def _check_ffn(c: BlockConfig) -> None:
             if getattr(c, name):
                 raise ConfigError(f"{name}={getattr(c, name)}: needs num_experts")
     elif not 0 < c.experts_per_token <= c.num_experts:
-        raise ConfigError(f"experts_per_token={c.experts_per_token}: must be 1 to num_experts={c.num_experts}")
+        raise ConfigError(
+            f"experts_per_token={c.experts_per_token}: must be 1 to num_experts={c.num_experts}"
+        )
     elif c.ffn_bias:
         raise ConfigError("ffn_bias=True: experts have no biases in any supported family")
 

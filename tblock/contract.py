@@ -74,7 +74,9 @@ class OpRow:
 
 
 _EPS = Attribute(name="eps", kind="float", doc="added to the mean square inside the root; finite and above 0")
-_OFFSET = Attribute(name="weight_offset", kind="float", doc="added to the weight: 0, or 1 in the Gemma family")
+_OFFSET = Attribute(
+    name="weight_offset", kind="float", doc="added to the weight: 0, or 1 in the Gemma family"
+)
 
 RMS_NORM = OpRow(
     name="rms_norm",
@@ -109,7 +111,9 @@ ROPE = OpRow(
         Port(name="sin", dims="... S R/2", dtype="float32"),
     ),
     outputs=(Port(name="y", dims="B X S E"),),
-    attributes=(Attribute(name="interleaved", kind="int", doc="1: pairs (0,1), (2,3), ...; 0: pairs (i, i + R/2)"),),
+    attributes=(
+        Attribute(name="interleaved", kind="int", doc="1: pairs (0,1), (2,3), ...; 0: pairs (i, i + R/2)"),
+    ),
 )
 ATTENTION = OpRow(
     name="attention",
@@ -126,7 +130,9 @@ ATTENTION = OpRow(
         Attribute(name="scale", kind="float", doc="multiplies the scores, before soft cap and mask"),
         Attribute(name="causal", kind="int", doc="1: query i sees keys 0 .. i + T - S (lower-right aligned)"),
         Attribute(name="window", kind="int", doc="above 0: and only the last `window` of those keys; 0: all"),
-        Attribute(name="soft_cap", kind="float", doc="above 0: scores become cap * tanh(scores / cap); 0: off"),
+        Attribute(
+            name="soft_cap", kind="float", doc="above 0: scores become cap * tanh(scores / cap); 0: off"
+        ),
     ),
 )
 

@@ -58,7 +58,9 @@ def rms_norm(x: Tensor, weight: Tensor, *, eps: float, weight_offset: float) -> 
 
 
 @_composite(ADD_RMS_NORM)
-def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, *, eps: float, weight_offset: float) -> tuple[Tensor, Tensor]:
+def add_rms_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, *, eps: float, weight_offset: float
+) -> tuple[Tensor, Tensor]:
     """sum = x + residual; y = rms_norm(sum): the residual add and the norm behind it, in one pass.
 
     The sum is rounded to the dtype before it is normalized, as in the unfused graph.
@@ -119,7 +121,15 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: int) -> Tensor:
 
 @_composite(ATTENTION)
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, scale: float, causal: int, window: int, soft_cap: float
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    *,
+    scale: float,
+    causal: int,
+    window: int,
+    soft_cap: float,
 ) -> Tensor:
     """softmax(cap(scale * q k^T) masked) v; a fully masked row gives 0. Query head h uses KV head h // (H / K).
 
