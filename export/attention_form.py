@@ -10,7 +10,7 @@ from typing import Any
 
 from tblock.config import BlockConfig
 
-FLOAT, INT64 = 1, 7
+FLOAT, BOOL = 1, 9
 """ONNX element types."""
 
 
@@ -36,7 +36,19 @@ def choose(configs: tuple[BlockConfig, ...], opset: int) -> AttentionForm:
     return AttentionForm("attention-23", "the standard operator, taken by ONNX Runtime and TensorRT")
 
 
-def emit(op: Any, form: str, q: Any, k: Any, v: Any, mask: Any, *, scale: float, causal: int, window: int, soft_cap: float):
+def emit(
+    op: Any,
+    form: str,
+    q: Any,
+    k: Any,
+    v: Any,
+    mask: Any,
+    *,
+    scale: float,
+    causal: int,
+    window: int,
+    soft_cap: float,
+):
     """Emit one attention.
 
     Args:
@@ -56,13 +68,17 @@ def emit(op: Any, form: str, q: Any, k: Any, v: Any, mask: Any, *, scale: float,
     full = seen if mask is None else mask if seen is None else op.And(mask, seen)
     if form == "attention-23":
         if causal == 0 and full is not None:
-            full = op.Expand(full, op.Concat(op.Constant(value_ints=[1, 1]), _size(op, q, 2), _size(op, k, 2), axis=0))
+            full = op.Expand(
+                full, op.Concat(op.Constant(value_ints=[1, 1]), _size(op, q, 2), _size(op, k, 2), axis=0)
+            )
         y = op.Attention(q, k, v, full, scale=scale)[0]
         return y if mask is None else op.Where(_any(op, full), y, like(op, _zero(op), q))
     return _decomposed(op, q, k, v, full, mask is not None, scale, soft_cap)
 
 
-def _decomposed(op: Any, q: Any, k: Any, v: Any, full: Any, empty_rows: bool, scale: float, soft_cap: float) -> Any:
+def _decomposed(
+    op: Any, q: Any, k: Any, v: Any, full: Any, empty_rows: bool, scale: float, soft_cap: float
+) -> Any:
     heads, kv_heads, width = q.shape[1], k.shape[1], q.shape[3]
     grouped = heads != kv_heads
     wide_q = op.Mul(op.Cast(q, to=FLOAT), op.Constant(value_float=scale))
@@ -70,7 +86,9 @@ def _decomposed(op: Any, q: Any, k: Any, v: Any, full: Any, empty_rows: bool, sc
         wide_q = op.Reshape(wide_q, op.Constant(value_ints=[0, kv_heads, -1, width]))
     scores = op.MatMul(wide_q, op.Transpose(op.Cast(k, to=FLOAT), perm=[0, 1, 3, 2]))
     if grouped:
-        shape = op.Concat(op.Constant(value_ints=[0, heads]), _size(op, q, 2), op.Constant(value_ints=[-1]), axis=0)
+        shape = op.Concat(
+            op.Constant(value_ints=[0, heads]), _size(op, q, 2), op.Constant(value_ints=[-1]), axis=0
+        )
         scores = op.Reshape(scores, shape)
     if soft_cap:
         cap = op.Constant(value_float=soft_cap)
@@ -85,7 +103,9 @@ def _decomposed(op: Any, q: Any, k: Any, v: Any, full: Any, empty_rows: bool, sc
         weights = op.Reshape(weights, shape)
     y = op.MatMul(weights, op.Cast(v, to=FLOAT))
     if grouped:
-        shape = op.Concat(op.Constant(value_ints=[0, heads]), _size(op, q, 2), op.Constant(value_ints=[width]), axis=0)
+        shape = op.Concat(
+            op.Constant(value_ints=[0, heads]), _size(op, q, 2), op.Constant(value_ints=[width]), axis=0
+        )
         y = op.Reshape(y, shape)
     return like(op, y, q)
 
@@ -95,7 +115,9 @@ def _causal(op: Any, q: Any, k: Any, window: int) -> Any:
     queries, keys = _size(op, q, 2), _size(op, k, 2)
     zero, one = op.Constant(value_int=0), op.Constant(value_int=1)
     key = op.Range(zero, op.Squeeze(keys), one)
-    query = op.Unsqueeze(op.Range(op.Squeeze(op.Sub(keys, queries)), op.Squeeze(keys), one), op.Constant(value_ints=[1]))
+    query = op.Unsqueeze(
+        op.Range(op.Squeeze(op.Sub(keys, queries)), op.Squeeze(keys), one), op.Constant(value_ints=[1])
+    )
     seen = op.LessOrEqual(key, query)
     if not window:
         return seen
@@ -117,4 +139,4 @@ def _zero(op: Any) -> Any:
 
 def _any(op: Any, mask: Any) -> Any:
     """[..., 1] bool: whether the last axis holds a True."""
-    return op.Cast(op.ReduceMax(op.Cast(mask, to=INT64), op.Constant(value_ints=[-1]), keepdims=1), to=9)
+    return op.Cast(op.ReduceMax(op.Cast(mask, to=FLOAT), op.Constant(value_ints=[-1]), keepdims=1), to=BOOL)

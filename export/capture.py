@@ -10,14 +10,12 @@ import torch
 from torch import nn
 from torch.export import Dim, ExportedProgram
 
+from tblock.block import ARGUMENTS
 from tblock.config import BlockConfig
 from tblock.errors import ExportError
 from tblock.manifest import TensorSpec
 from tblock.ranges import Range
 from tblock.weights import DTYPES
-
-ARGUMENTS = {"x": "x_BSD", "padding_mask": "padding_mask_BS", "position_ids": "positions_BS"}
-"""Graph input name to the argument of Block.forward."""
 
 
 def capture(
@@ -39,7 +37,9 @@ def capture(
     """
     sizes = example_sizes(configs, ranges)
     # A range of one size is still captured as dynamic: the artifact's limits are the manifest's business.
-    dims = {letter: Dim(letter, min=min(r.min, 1), max=max(r.max, sizes[letter])) for letter, r in ranges.items()}
+    dims = {
+        letter: Dim(letter, min=min(r.min, 1), max=max(r.max, sizes[letter])) for letter, r in ranges.items()
+    }
     arguments, shapes = {}, {}
     for spec in inputs:
         shape = [sizes[d] if isinstance(d, str) else d for d in spec.dims]

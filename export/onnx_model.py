@@ -21,14 +21,11 @@ from torch.export import ExportedProgram
 
 from tblock.config import BlockConfig
 from tblock.contract import DOMAIN, PLUGINS
-from tblock.errors import ConfigError, ExportError
+from tblock.errors import ExportError
 from tblock.export import attention_form, onnx_bodies
 from tblock.export.onnx_translation import translation_table
 from tblock.export.weights_file import Slice
 from tblock.manifest import TensorSpec
-
-OPSETS = (18, 23)
-"""Opsets we can write; the first is what older runtimes take, the last is the default."""
 
 IR_VERSION = 10
 """Of the file. ONNX Runtime 1.20 and TensorRT 10.5 read 10; function overloads need it."""
@@ -59,14 +56,11 @@ def lower(
         configs: of its blocks.
         inputs, outputs: names and dims of the graph's ends, in order.
         weights: where each parameter lies in the weights file.
-        opset: 18 or 23.
+        opset: one of `tblock.export.options.OPSETS`.
 
     Raises:
-        ConfigError: an opset we cannot write.
         ExportError: torch.onnx failed, or the graph misses a promise above.
     """
-    if opset not in OPSETS:
-        raise ConfigError(f"--opset {opset}: known: {', '.join(map(str, OPSETS))}")
     form = attention_form.choose(tuple(configs), opset)
     with _quiet():
         try:
@@ -147,7 +141,9 @@ def _promise(model: ir.Model, opset: int) -> None:
             raise ExportError(f"onnx: node {node.name} is {node.op_type}: a branch was traced")
         for value in (*node.inputs, *node.outputs):
             if value is not None and value.dtype == ir.DataType.DOUBLE:
-                raise ExportError(f"onnx: {value.name} is float64; the graph must stay in the block's dtype and float32")
+                raise ExportError(
+                    f"onnx: {value.name} is float64; the graph must stay in the block's dtype and float32"
+                )
 
 
 @contextlib.contextmanager

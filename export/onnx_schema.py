@@ -32,7 +32,9 @@ def schema(row: OpRow) -> onnx.defs.OpSchema:
     """The ONNX schema of one row; float32, float16 and bfloat16."""
     assert row.onnx_name is not None
     schema_type = onnx.defs.OpSchema
-    strings = [schema_type.Attribute(name, schema_type.AttrType.STRING, "") for name in plugin_attributes(row)]
+    strings = [
+        schema_type.Attribute(name, schema_type.AttrType.STRING, "") for name in plugin_attributes(row)
+    ]
     return schema_type(
         row.onnx_name,
         DOMAIN,
@@ -40,5 +42,6 @@ def schema(row: OpRow) -> onnx.defs.OpSchema:
         inputs=[schema_type.FormalParameter(p.name, "T") for p in row.inputs],
         outputs=[schema_type.FormalParameter(p.name, "T") for p in row.outputs],
         type_constraints=[("T", FLOATS, "float types")],
-        attributes=[schema_type.Attribute(a.name, _ATTRIBUTE_TYPES[a.kind], a.doc) for a in row.attributes] + strings,
+        attributes=[schema_type.Attribute(a.name, _ATTRIBUTE_TYPES[a.kind], a.doc) for a in row.attributes]
+        + strings,
     )

@@ -52,7 +52,9 @@ def _rope(op: Any, x: Any, cos: Any, sin: Any, interleaved: int) -> Any:
     wide = op.Cast(rotated, to=attention_form.FLOAT)
     if interleaved:
         pairs = op.Reshape(wide, op.Constant(value_ints=[0, 0, 0, half, 2]))
-        first, second = (op.Squeeze(t, op.Constant(value_ints=[-1])) for t in op.Split(pairs, num_outputs=2, axis=-1))
+        first, second = (
+            op.Squeeze(t, op.Constant(value_ints=[-1])) for t in op.Split(pairs, num_outputs=2, axis=-1)
+        )
     else:
         first, second = op.Split(wide, num_outputs=2, axis=-1)
     real = op.Sub(op.Mul(first, cos), op.Mul(second, sin))

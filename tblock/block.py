@@ -17,6 +17,9 @@ from tblock.moe import MixtureOfExperts
 from tblock.norm import make_norm
 from tblock.rope_table import RopeTable
 
+ARGUMENTS = {"x": "x_BSD", "padding_mask": "padding_mask_BS", "position_ids": "positions_BS"}
+"""Graph input name, as in a manifest, to the argument of Block.forward and Stack.forward."""
+
 
 class Block(nn.Module):
     """x + attn(norm(x)), then x + ffn(norm(x)), in the arrangement `norm_position` and `parallel` name.

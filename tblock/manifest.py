@@ -137,13 +137,17 @@ def read_artifact(folder: str | Path) -> Artifact:
         body = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         what = "no manifest.json in it" if folder.is_dir() else "no such folder"
-        raise ArtifactError(f"{folder}: {what}; make an artifact with `tblock export ... -o {folder}`") from None
+        raise ArtifactError(
+            f"{folder}: {what}; make an artifact with `tblock export ... -o {folder}`"
+        ) from None
     except (OSError, ValueError) as error:
         raise ArtifactError(f"{path}: cannot be read as JSON ({error}); export again") from None
     if not isinstance(body, dict) or not isinstance(body.get("format"), str):
         raise ArtifactError(f"{path}: not a tblock manifest (no format)")
     if body["format"].split(".")[0] != FORMAT.split(".")[0]:
-        raise ArtifactError(f"{path}: format {body['format']}, this tblock reads {FORMAT}; use a newer tblock")
+        raise ArtifactError(
+            f"{path}: format {body['format']}, this tblock reads {FORMAT}; use a newer tblock"
+        )
     digest = body.pop("digest", None)
     if digest != _digest(body):
         raise ArtifactError(f"{path}: digest mismatch, the manifest was changed or damaged; export again")

@@ -49,6 +49,10 @@ class RopeTable(nn.Module):
             return cos[:length], sin[:length]
         return cos[positions_BS][:, None], sin[positions_BS][:, None]
 
+    def truncate(self, positions: int) -> None:
+        """Drop the rows past `positions`, so that a captured graph carries no more table than it can reach."""
+        self.cos, self.sin = self.cos[:positions].clone(), self.sin[:positions].clone()
+
     def _apply(self, fn, recurse: bool = True):  # type: ignore[no-untyped-def]
         super()._apply(fn, recurse)
         device = self.cos.device

@@ -47,13 +47,19 @@ def fill(module: nn.Module, weights: Mapping[str, np.ndarray], *, dtype: torch.d
     wanted = dict(module.named_parameters())
     missing, unused = sorted(wanted.keys() - weights.keys()), sorted(weights.keys() - wanted.keys())
     if missing or unused:
-        parts = [f"{kind} {', '.join(names)}" for kind, names in (("missing", missing), ("unused", unused)) if names]
+        parts = [
+            f"{kind} {', '.join(names)}"
+            for kind, names in (("missing", missing), ("unused", unused))
+            if names
+        ]
         raise ConfigError(f"{where}: weights do not fit the block: {'; '.join(parts)}")
     state = {}
     for name, parameter in wanted.items():
         array = weights[name]
         if tuple(array.shape) != tuple(parameter.shape):
-            raise ConfigError(f"{where}: {name} has shape {tuple(array.shape)}, the config wants {tuple(parameter.shape)}")
+            raise ConfigError(
+                f"{where}: {name} has shape {tuple(array.shape)}, the config wants {tuple(parameter.shape)}"
+            )
         tensor = to_tensor(array).to(dtype)
         if not bool(torch.isfinite(tensor).all()):
             finite = bool(torch.isfinite(to_tensor(array)).all())
@@ -79,5 +85,8 @@ def random_block_weights(config: BlockConfig, seed: int) -> dict[str, np.ndarray
     block.reset_parameters(generator)
     for name, parameter in block.named_parameters():
         if parameter.ndim == 1:
-            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.1 if "norm" in name else config.init_std)
+            parameter.add_(
+                torch.randn(parameter.shape, generator=generator),
+                alpha=0.1 if "norm" in name else config.init_std,
+            )
     return {name: to_array(p) for name, p in block.named_parameters()}

@@ -1,0 +1,84 @@
+"""Making golden data: the block itself in float64 (streamed, one matrix at a time) and in the artifact's dtype."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import nn
+
+from tblock.block import ARGUMENTS
+from tblock.errors import ExportError
+from tblock.export.source import Source
+from tblock.golden import GoldenCase
+from tblock.manifest import TensorSpec
+from tblock.ranges import Range
+from tblock.weights import DTYPES, to_array, to_tensor
+
+SHAPES = ((1, 1), (2, 7), (1, 33), (3, 16))
+"""(B, S) of the golden cases before they are moved into the declared ranges: decode, odd, long, batched."""
+
+
+def golden_shapes(ranges: dict[str, Range]) -> list[tuple[int, int]]:
+    """The (B, S) of the cases for declared ranges, without repeats."""
+
+    def inside(size: int, letter: str) -> int:
+        return min(max(size, ranges[letter].min), ranges[letter].max)
+
+    return list(dict.fromkeys((inside(b, "B"), inside(s, "S")) for b, s in SHAPES))
+
+
+def make_golden(
+    source: Source, module: nn.Module, inputs: Sequence[TensorSpec], ranges: dict[str, Range], dtype: str
+) -> list[GoldenCase]:
+    """Run the block on every case, in its own dtype and in float64.
+
+    Args:
+        source: gives the hidden states.
+        module: Block or Stack in `dtype`.
+        inputs: the graph inputs.
+        ranges: letter to declared range.
+        dtype: of the artifact.
+
+    Raises:
+        ExportError: an input or eager's output is not finite in `dtype` (the block overflows it).
+    """
+    shapes = golden_shapes(ranges)
+    return [_case(module, inputs, states, dtype) for states in source.hidden_states(shapes)]
+
+
+def _case(module: nn.Module, inputs: Sequence[TensorSpec], states: np.ndarray, dtype: str) -> GoldenCase:
+    x = torch.from_numpy(states).to(DTYPES[dtype])
+    arrays = {"x": to_array(x)}
+    batch, seq = states.shape[:2]
+    names = [spec.name for spec in inputs]
+    if "padding_mask" in names:
+        arrays["padding_mask"] = padding_mask(batch, seq)
+    if "position_ids" in names:
+        live = arrays.get("padding_mask", np.ones((batch, seq), bool))
+        arrays["position_ids"] = np.maximum(np.cumsum(live, axis=1) - 1, 0).astype(np.int64)
+    rest = {ARGUMENTS[name]: to_tensor(array) for name, array in arrays.items() if name != "x"}
+    with torch.no_grad():
+        eager = module(x, **rest)
+        reference = module(x.double(), **rest)
+    _require_finite(x, eager, dtype)
+    return GoldenCase(arrays, {"y": to_array(reference)}, {"y": to_array(eager)})
+
+
+def padding_mask(batch: int, seq: int) -> np.ndarray:
+    """[B, S] bool: the first row padded on the left by a quarter, the last of several on the right by a third."""
+    mask = np.ones((batch, seq), bool)
+    mask[0, : seq // 4] = False
+    if batch > 1:
+        mask[-1, seq - seq // 3 :] = False
+    return mask
+
+
+def _require_finite(x: torch.Tensor, eager: torch.Tensor, dtype: str) -> None:
+    for name, tensor in (("input", x), ("output", eager)):
+        bad = (~torch.isfinite(tensor)).any(-1).nonzero()
+        if len(bad):
+            row, token = bad[0].tolist()
+            raise ExportError(
+                f"{dtype} overflows in this block: {name} of sequence {row}, token {token} is not finite in eager; "
+                f"export in bfloat16 or float32"
+            )

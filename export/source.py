@@ -1,0 +1,156 @@
+"""Where an export's blocks and golden inputs come from: a config with seeded weights, a module, or a checkpoint."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import nn
+
+from tblock.block import Block, Stack
+from tblock.checkpoints import Checkpoint
+from tblock.config import BlockConfig
+from tblock.errors import ConfigError
+from tblock.weights import fill, random_block_weights, to_array
+
+SEED = 0
+"""Of a preset's weights and of every golden input."""
+
+
+class Source(Protocol):
+    """What the exporter asks of a source."""
+
+    configs: tuple[BlockConfig, ...]
+    description: dict[str, Any]
+
+    def module(self, dtype: torch.dtype) -> nn.Module:
+        """Block (one layer) or Stack (several), filled with weights rounded to `dtype`."""
+        ...
+
+    def hidden_states(self, shapes: Sequence[tuple[int, int]]) -> list[np.ndarray]:
+        """Inputs [B, S, D] float32 such as the first block really sees, one for each (B, S)."""
+        ...
+
+
+class ConfigSource:
+    """Blocks of one config with seeded weights; inputs like the embedding's output at init."""
+
+    def __init__(self, config: BlockConfig, *, layers: range, description: dict[str, Any]) -> None:
+        self.configs = (config,) * len(layers)
+        self.layers = layers
+        self.description = description
+
+    def module(self, dtype: torch.dtype) -> nn.Module:
+        module = _empty(self.configs)
+        for n, (prefix, config) in enumerate(_prefixes(self.configs)):
+            weights = random_block_weights(config, SEED + self.layers[n])
+            part = module if not prefix else module.layers[n]  # type: ignore[index]
+            fill(part, weights, dtype=dtype, where="preset weights")  # type: ignore[arg-type]
+        return module
+
+    def hidden_states(self, shapes: Sequence[tuple[int, int]]) -> list[np.ndarray]:
+        return _random_states(self.configs[0], shapes)
+
+
+class ModuleSource:
+    """A Block or Stack of the caller's, with its weights."""
+
+    def __init__(self, given: Block | Stack) -> None:
+        blocks = [given] if isinstance(given, Block) else list(given.layers)
+        self.configs = tuple(block.config for block in blocks)  # type: ignore[union-attr,misc]
+        self.weights = {name: to_array(p) for name, p in given.named_parameters()}
+        self.description = {"kind": "module", "name": type(given).__name__, "layers": [0, len(blocks)]}
+
+    def module(self, dtype: torch.dtype) -> nn.Module:
+        module = _empty(self.configs)
+        if len(self.configs) == 1:
+            weights = {name.removeprefix("layers.0."): array for name, array in self.weights.items()}
+        else:
+            weights = self.weights
+        fill(module, weights, dtype=dtype, where="module")
+        return module
+
+    def hidden_states(self, shapes: Sequence[tuple[int, int]]) -> list[np.ndarray]:
+        return _random_states(self.configs[0], shapes)
+
+
+class CheckpointSource:
+    """Layers of a trained model; inputs are a fixed token sequence's embedding run through the layers before."""
+
+    def __init__(self, checkpoint: Checkpoint, *, layers: range) -> None:
+        self.checkpoint = checkpoint
+        self.layers = layers
+        self.configs = tuple(checkpoint.config(n) for n in layers)
+        self.description = {
+            "kind": "checkpoint",
+            "name": checkpoint.path.name,
+            "family": checkpoint.family,
+            "layers": [layers.start, layers.stop],
+        }
+
+    def module(self, dtype: torch.dtype) -> nn.Module:
+        module = _empty(self.configs)
+        weights: dict[str, np.ndarray] = {}
+        for (prefix, _), layer in zip(_prefixes(self.configs), self.layers, strict=True):
+            weights |= {prefix + name: array for name, array in self.checkpoint.weights(layer).items()}
+        fill(module, weights, dtype=dtype, where=f"checkpoint {self.checkpoint.path}")
+        return module
+
+    def hidden_states(self, shapes: Sequence[tuple[int, int]]) -> list[np.ndarray]:
+        """As the protocol says; the layers before run one at a time in float32."""
+        tokens = np.random.default_rng(SEED).integers(
+            0, 1000, (max(b for b, _ in shapes), max(s for _, s in shapes))
+        )
+        states = [
+            torch.from_numpy(np.stack([self.checkpoint.embed(row[:seq]) for row in tokens[:batch]])).float()
+            for batch, seq in shapes
+        ]
+        for layer in range(self.layers.start):
+            with torch.device("meta"):
+                block = Block(self.checkpoint.config(layer))
+            fill(block, self.checkpoint.weights(layer), dtype=torch.float32, where=f"layer {layer}")
+            with torch.no_grad():
+                states = [block(x) for x in states]
+        return [x.numpy() for x in states]
+
+
+def parse_layers(text: str | None, layer: int | None, total: int) -> range:
+    """The layers `--layer N` or `--layers A:B` or `--layers all` name.
+
+    Args:
+        text: of --layers.
+        layer: of --layer.
+        total: layers of the model.
+
+    Raises:
+        ConfigError: both given, not such a text, or outside 0 .. total - 1.
+    """
+    if text is not None and layer is not None:
+        raise ConfigError(f"--layer {layer} and --layers {text}: give one of them")
+    if text == "all":
+        return range(total)
+    if text is not None:
+        first, colon, last = text.partition(":")
+        if not (colon and first.isdigit() and last.isdigit() and int(first) < int(last) <= total):
+            raise ConfigError(f"--layers {text!r}: wanted A:B with 0 <= A < B <= {total}, or all")
+        return range(int(first), int(last))
+    layer = 0 if layer is None else layer
+    if not 0 <= layer < total:
+        raise ConfigError(f"--layer {layer}: the model has layers 0 to {total - 1}")
+    return range(layer, layer + 1)
+
+
+def _empty(configs: Sequence[BlockConfig]) -> nn.Module:
+    with torch.device("meta"):
+        return Block(configs[0]) if len(configs) == 1 else Stack(configs)
+
+
+def _prefixes(configs: Sequence[BlockConfig]) -> list[tuple[str, BlockConfig]]:
+    return [(f"layers.{n}." if len(configs) > 1 else "", c) for n, c in enumerate(configs)]
+
+
+def _random_states(config: BlockConfig, shapes: Sequence[tuple[int, int]]) -> list[np.ndarray]:
+    generator = np.random.default_rng(SEED)
+    return [
+        generator.standard_normal((*s, config.dim), np.float32) * np.float32(config.init_std) for s in shapes
+    ]

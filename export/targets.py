@@ -1,0 +1,94 @@
+"""The stages that turn a captured program into what each target loads, and what the manifest says of each."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch.export import ExportedProgram
+
+from tblock.config import BlockConfig
+from tblock.export import aoti, onnx_model
+from tblock.export.options import ExportOptions
+from tblock.export.weights_file import Slice
+from tblock.manifest import WEIGHTS, TensorSpec
+from tblock.ranges import Range
+
+GRAPH = "model.onnx"
+PACKAGE = "model.pt2"
+ENGINES = {"tensorrt": "model.trt.engine", "tensorrt-rtx": "model.rtx.engine"}
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every stage works on."""
+
+    program: ExportedProgram
+    configs: Sequence[BlockConfig]
+    inputs: Sequence[TensorSpec]
+    outputs: Sequence[TensorSpec]
+    ranges: dict[str, Range]
+    weights: dict[str, Slice]
+    folder: Path
+    options: ExportOptions
+
+
+def stages_of(to: Sequence[str]) -> list[str]:
+    """The stages for some targets, in order; engines are built from the ONNX graph, so it comes first."""
+    engines = [t for t in ENGINES if t in to]
+    graph = ["onnx"] if engines or "onnx" in to else []
+    return graph + engines + (["aoti"] if "aoti" in to else [])
+
+
+def run_stage(name: str, job: Job) -> dict[str, dict[str, Any]]:
+    """Build one target.
+
+    Returns:
+        Target name to its manifest entry; empty where the stage only prepares another.
+    """
+    if name == "onnx":
+        return _graph(job)
+    if name == "aoti":
+        return {"aoti": {"files": [PACKAGE], **aoti.build(job.program, job.folder / PACKAGE)}}
+    return {name: _engine(name, job)}
+
+
+def _graph(job: Job) -> dict[str, dict[str, Any]]:
+    graph = onnx_model.lower(
+        job.program, job.configs, job.inputs, job.outputs, job.weights, job.options.opset
+    )
+    onnx_model.write(graph, job.folder / GRAPH)
+    if "onnx" not in job.options.to:
+        return {}
+    return {
+        "onnx": {
+            "files": [GRAPH, WEIGHTS],
+            "opset": graph.opset,
+            "ir_version": graph.model.ir_version,
+            "attention": graph.attention.name,
+            "attention_reason": graph.attention.reason,
+            "fused": graph.fused,
+            "nodes": len(list(graph.model.graph)),
+        }
+    }
+
+
+def _engine(flavour: str, job: Job) -> dict[str, Any]:
+    from tblock.export.engine import EngineOptions, build_engine
+
+    profile = {
+        spec.name: tuple(_shape(spec, job.ranges, end) for end in ("min", "opt", "max"))
+        for spec in job.inputs
+    }
+    report = build_engine(
+        job.folder / GRAPH,
+        job.folder / ENGINES[flavour],
+        flavour=flavour,
+        profiles=[profile],
+        options=EngineOptions(fusion=job.options.fusion, tf32=job.options.tf32),
+    )
+    return {"files": [ENGINES[flavour]], "graph": GRAPH, **report.to_dict()}
+
+
+def _shape(spec: TensorSpec, ranges: dict[str, Range], end: str) -> tuple[int, ...]:
+    return tuple(getattr(ranges[d], end) if isinstance(d, str) else d for d in spec.dims)

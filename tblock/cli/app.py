@@ -1,0 +1,80 @@
+"""The typer application: verbs by name, each loaded only when it is called."""
+
+import importlib
+import sys
+from typing import Any
+
+import click
+import typer
+import typer.core
+
+VERBS = {
+    "demo": "Export a small block, run it everywhere this machine can, print one table.",
+    "export": "Export a block to an artifact folder.",
+    "build": "Build a TensorRT or TensorRT-RTX engine from an ONNX file.",
+    "check": "Run an artifact on every runtime and judge it against float64.",
+    "bench": "Time an artifact on every runtime that passes its check.",
+    "inspect": "Say what an artifact holds.",
+    "list": "List presets, families or runtimes.",
+    "plugin": "Build, list or locate the TensorRT plugin library.",
+    "doctor": "Say what is installed, what is missing and what brings it.",
+}
+"""Verb to its help line; the code is in `tblock.cli.<verb>`, function `run` (module `list_` for list)."""
+
+
+class _Verbs(typer.core.TyperGroup):
+    """Loads a verb's module when it is asked for, and names the known ones when it is not one."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> Any:
+        if cmd_name not in VERBS:
+            return None
+        return _command(cmd_name)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
+            print(f"tblock: {args[0]!r} is not a verb; known: {', '.join(VERBS)}", file=sys.stderr)
+            ctx.exit(2)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+def _command(verb: str) -> Any:
+    module = importlib.import_module(f"tblock.cli.{verb}_" if verb in ("list",) else f"tblock.cli.{verb}")
+    if hasattr(module, "app"):
+        command: Any = typer.main.get_command(module.app)
+    else:
+        single = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+        single.command(name=verb, help=module.run.__doc__)(module.run)
+        command = typer.main.get_command(single)
+    command.name, command.help = verb, VERBS[verb]
+    return command
+
+
+app = typer.Typer(
+    cls=_Verbs,
+    name="tblock",
+    help="Write a transformer block once, ship it to every runtime, know that it is right and how fast it is.",
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from tblock import __version__
+
+        print(f"tblock {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Version.")) -> None:
+    pass

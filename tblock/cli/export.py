@@ -1,0 +1,63 @@
+"""`tblock export`: a block to an artifact folder."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tblock.cli import output, spelling
+
+
+def run(
+    output_folder: Annotated[Path, typer.Option("-o", "--output", help="The new artifact folder.")],
+    preset: Annotated[str | None, typer.Option(help="A named config; see `tblock list presets`.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A JSON file of BlockConfig fields.")] = None,
+    checkpoint: Annotated[Path | None, typer.Option(help="A GGUF file, or a Hugging Face folder.")] = None,
+    layer: Annotated[int | None, typer.Option(help="One layer; default 0.")] = None,
+    layers: Annotated[str | None, typer.Option(help="A:B, or all: a stack.")] = None,
+    to: Annotated[str, typer.Option(help="Comma list of onnx, aoti, tensorrt, tensorrt-rtx.")] = "onnx",
+    dtype: Annotated[str, typer.Option(help="float32, float16 or bfloat16 (fp32, fp16, bf16).")] = "float32",
+    batch: Annotated[str, typer.Option(help="MIN:OPT:MAX, MIN:MAX or one number.")] = "1:1:8",
+    seq: Annotated[str | None, typer.Option(help="Likewise, in tokens; default 1:128:2048.")] = None,
+    opset: Annotated[int, typer.Option(help="Of the ONNX graph: 23 or 18.")] = 23,
+    padding_mask: Annotated[
+        bool | None, typer.Option(help="The graph takes padding_mask [B, S]; default: where bidirectional.")
+    ] = None,
+    position_ids: Annotated[bool, typer.Option(help="The graph takes position_ids [B, S].")] = False,
+    fusion: Annotated[str, typer.Option(help="For TensorRT: plugin, native or auto.")] = "auto",
+    tf32: Annotated[bool, typer.Option("--tf32", help="Let TensorRT multiply float32 in TF32.")] = False,
+    golden: Annotated[bool, typer.Option(help="Write golden data.")] = True,
+    verify: Annotated[bool, typer.Option(help="Check the artifact on the runtimes of its targets.")] = True,
+    force: Annotated[bool, typer.Option("--force", help="Replace an artifact that is there.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Export a block to an artifact folder."""
+    import tblock
+    from tblock.config import BlockConfig
+    from tblock.errors import ConfigError
+    from tblock.export.staging import check_output
+    from tblock.ranges import Range
+
+    given = [flag for flag, value in (("--preset", preset), ("--config", config), ("--checkpoint", checkpoint)) if value]
+    if len(given) != 1:
+        raise ConfigError(f"got {' and '.join(given) or 'no source'}; give one of --preset, --config, --checkpoint")
+    source: Any = tblock.preset(preset) if preset else BlockConfig.from_json(config) if config else checkpoint
+    ranges = {"batch": Range.parse(batch, "--batch"), "seq": spelling.optional_range(seq, "--seq")}
+    full_dtype = spelling.dtype(dtype)
+    check_output(output_folder, force)
+    output.progress("loading torch")
+    from tblock.export.exporter import open_source, run_export
+    from tblock.export.options import ExportOptions
+
+    options = ExportOptions(
+        to=spelling.names(to), dtype=full_dtype, **ranges, opset=opset, padding_mask=padding_mask,
+        position_ids=position_ids, fusion=fusion, tf32=tf32, golden=golden, force=force,
+    )  # fmt: skip
+    opened = open_source(source, layer=layer, layers=layers, name=preset or (config.name if config else ""))
+    result = run_export(opened, output_folder, options, output.progress)
+    from tblock.cli.export_report import print_report, verified
+
+    passed = verified(result, output.progress) if verify and golden else True
+    print_report(result, json)
+    if not passed:
+        raise typer.Exit(1)
