@@ -4,7 +4,6 @@ import importlib
 import sys
 from typing import Any
 
-import click
 import typer
 import typer.core
 
@@ -25,21 +24,21 @@ VERBS = {
 class _Verbs(typer.core.TyperGroup):
     """Loads a verb's module when it is asked for, and names the known ones when it is not one."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: Any) -> list[str]:
         return list(VERBS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> Any:
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in VERBS:
             return None
         return _command(cmd_name)
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] not in VERBS and not args[0].startswith("-"):
             print(f"tblock: {args[0]!r} is not a verb; known: {', '.join(VERBS)}", file=sys.stderr)
             ctx.exit(2)
         return super().resolve_command(ctx, args)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Verbs"):
             formatter.write_dl(list(VERBS.items()))
 
@@ -76,5 +75,7 @@ def _version(wanted: bool) -> None:
 
 
 @app.callback()
-def _options(version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Version.")) -> None:
+def _options(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Version."),
+) -> None:
     pass

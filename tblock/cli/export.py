@@ -38,9 +38,15 @@ def run(
     from tblock.export.staging import check_output
     from tblock.ranges import Range
 
-    given = [flag for flag, value in (("--preset", preset), ("--config", config), ("--checkpoint", checkpoint)) if value]
+    given = [
+        flag
+        for flag, value in (("--preset", preset), ("--config", config), ("--checkpoint", checkpoint))
+        if value
+    ]
     if len(given) != 1:
-        raise ConfigError(f"got {' and '.join(given) or 'no source'}; give one of --preset, --config, --checkpoint")
+        raise ConfigError(
+            f"got {' and '.join(given) or 'no source'}; give one of --preset, --config, --checkpoint"
+        )
     source: Any = tblock.preset(preset) if preset else BlockConfig.from_json(config) if config else checkpoint
     ranges = {"batch": Range.parse(batch, "--batch"), "seq": spelling.optional_range(seq, "--seq")}
     full_dtype = spelling.dtype(dtype)

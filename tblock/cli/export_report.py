@@ -1,0 +1,82 @@
+"""What `tblock export` prints, and the check it ends with."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tblock.cli import output
+from tblock.manifest import NAME, Artifact
+
+if TYPE_CHECKING:
+    from tblock.export.exporter import ExportResult
+
+RUNTIME_OF = {"onnx": "onnxruntime", "aoti": "aoti", "tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt-rtx"}
+"""Target to the runtime that loads it."""
+
+
+def verified(result: "ExportResult", progress: Callable[[str], None]) -> bool:
+    """Check the artifact on the runtimes of its targets and write the verdicts into its manifest.
+
+    Returns:
+        Whether every runtime that could run here passed.
+    """
+    from tblock.runtimes import check
+
+    runtimes = [RUNTIME_OF[target] for target in result.artifact.manifest.targets]
+    rows = check(result.artifact.folder, runtimes, progress=progress)
+    kept = ("status", "ratio", "error", "eager_error", "where", "reason")
+    verdicts = {row.runtime: {name: getattr(row, name) for name in kept} for row in rows}
+    manifest = dataclasses.replace(result.artifact.manifest, verdicts=verdicts)
+    path = result.artifact.folder / NAME
+    staged = path.with_name(f".{NAME}.new")
+    staged.write_text(manifest.to_json(), encoding="utf-8")
+    staged.replace(path)
+    result.artifact = Artifact(result.artifact.folder, manifest)
+    return all(row.passed or row.status == "UNAVAILABLE" for row in rows)
+
+
+def print_report(result: "ExportResult", json: bool) -> None:
+    """Stages with time and peak memory, then targets with files, forms and reasons, then verdicts."""
+    manifest = result.artifact.manifest
+    weights = manifest.parameters * {"float32": 4}.get(manifest.dtype, 2)
+    if json:
+        stages = {name: dataclasses.asdict(stage) for name, stage in result.stages.items()}
+        output.print_json({"folder": str(result.artifact.folder), "weights_bytes": weights, "stages": stages,
+                           "targets": manifest.targets, "verdicts": manifest.verdicts})  # fmt: skip
+        return
+    rows = [
+        [name, f"{stage.seconds:.1f} s", output.size(stage.peak_bytes),
+         "unknown" if stage.peak_bytes is None else f"{stage.peak_bytes / weights:.2f}"]
+        for name, stage in result.stages.items()
+    ]  # fmt: skip
+    title = f"{result.artifact.folder}: weights {output.size(weights)}; memory above the imported libraries"
+    output.print_table(["stage", ">time", ">peak memory", ">of the weights"], rows, title)
+    print_targets(manifest.targets, result.artifact)
+    print_verdicts(manifest.verdicts)
+
+
+def print_targets(targets: dict[str, dict[str, Any]], artifact: Artifact) -> None:
+    """One line for each target: its files and what was decided."""
+    for name, entry in targets.items():
+        files = ", ".join(f"{f} ({output.size(artifact.manifest.files[f]['size'])})" for f in entry["files"])
+        print(f"{name}: {files}")
+        for key in ("opset", "fused", "attention", "attention_reason", "fusion", "fusion_reason", "builder"):
+            if key in entry:
+                print(f"  {key.replace('_', ' ')}: {_plain(entry[key])}")
+
+
+def print_verdicts(verdicts: dict[str, dict[str, Any]]) -> None:
+    """The verdicts a manifest carries."""
+    for runtime, verdict in verdicts.items():
+        error = (
+            ""
+            if verdict["error"] is None
+            else f" error {verdict['error']:.2e}, eager {verdict['eager_error']:.2e}"
+        )
+        print(f"verdict {runtime}: {verdict['status']}{error} {verdict['reason']}".rstrip())
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_plain(item)}" for name, item in value.items()) or "none"
+    return str(value)
