@@ -1,4 +1,7 @@
-"""AOTInductor: the captured program compiled ahead of time to one package of native code for this machine's CPU or GPU."""
+"""AOTInductor.
+
+The captured program compiled ahead of time to one package of native code for this machine's CPU or GPU.
+"""
 
 import contextlib
 import io

@@ -1,8 +1,8 @@
 """Which ONNX form attention takes, why, and the nodes of each form.
 
-`attention-23`: the standard operator. `decomposed`: MatMul, Softmax, MatMul with grouped heads folded into rows, scores
-and softmax in float32. Masks are always built here from positions: the operator's own causal flag aligns upper-left and
-is only used where queries and keys are the same tokens.
+`attention-23`: the standard operator. `decomposed`: MatMul, Softmax, MatMul with grouped heads folded into
+rows, scores and softmax in float32. Masks are always built here from positions: the operator's own causal
+flag aligns upper-left and is only used where queries and keys are the same tokens.
 """
 
 from dataclasses import dataclass

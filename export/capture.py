@@ -1,7 +1,7 @@
-"""Capture: a Block or Stack becomes one torch ExportedProgram with symbolic B and S, composite ops kept as nodes.
+"""Capture: a Block or Stack becomes one ExportedProgram with symbolic B and S, composite ops kept whole.
 
-Traces at example sizes of its own choosing, never at the user's: odd, above 1, different from each other and from every
-size of the config, so that no size is specialised and no constant can be taken for one.
+Traces at example sizes of its own choosing, never at the user's: odd, above 1, different from each other and
+from every size of the config, so that no size is specialised and no constant can be taken for one.
 """
 
 from collections.abc import Iterator, Sequence

@@ -155,7 +155,7 @@ def run_export(
 
 
 def _trimmed(module: nn.Module, ranges: dict[str, Range], options: ExportOptions) -> nn.Module:
-    """The module with RoPE tables no longer than the declared sequence, unless positions are the caller's to choose."""
+    """The module with RoPE tables cut to the declared sequence; whole where positions are an input."""
     if not options.position_ids:
         for part in module.modules():
             if isinstance(part, RopeTable):

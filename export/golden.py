@@ -1,4 +1,7 @@
-"""Making golden data: the block itself in float64 (streamed, one matrix at a time) and in the artifact's dtype."""
+"""Making golden data.
+
+The block itself in float64 (streamed, one matrix at a time) and in the artifact's dtype.
+"""
 
 from collections.abc import Sequence
 
@@ -65,7 +68,10 @@ def _case(module: nn.Module, inputs: Sequence[TensorSpec], states: np.ndarray, d
 
 
 def padding_mask(batch: int, seq: int) -> np.ndarray:
-    """[B, S] bool: the first row padded on the left by a quarter, the last of several on the right by a third."""
+    """Which tokens are real, [B, S] bool.
+
+    The first row padded on the left by a quarter, the last of several on the right by a third.
+    """
     mask = np.ones((batch, seq), bool)
     mask[0, : seq // 4] = False
     if batch > 1:
@@ -79,6 +85,6 @@ def _require_finite(x: torch.Tensor, eager: torch.Tensor, dtype: str) -> None:
         if len(bad):
             row, token = bad[0].tolist()
             raise ExportError(
-                f"{dtype} overflows in this block: {name} of sequence {row}, token {token} is not finite in eager; "
-                f"export in bfloat16 or float32"
+                f"{dtype} overflows in this block: {name} of sequence {row}, token {token} is not finite in "
+                f"eager; export in bfloat16 or float32"
             )

@@ -1,7 +1,8 @@
-"""Lowering to ONNX: one portable graph with fused ops as nodes, their bodies as functions, weights stored outside.
+"""Lowering to ONNX: one portable graph with fused ops as nodes with function bodies, weights outside.
 
-The graph requires a program from `tblock.export.capture`; it ensures named inputs and outputs with symbolic axes, the
-opset asked, no double tensor, weights that point into the artifact's `weights.safetensors`, and a full checker pass.
+The graph requires a program from `tblock.export.capture`; it ensures named inputs and outputs with symbolic
+axes, the opset asked, no double tensor, weights that point into the artifact's `weights.safetensors`, and a
+full checker pass.
 """
 
 import contextlib

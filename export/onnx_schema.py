@@ -1,4 +1,4 @@
-"""The contract's fused ops as ONNX operators: their schema, their node, and the attributes TensorRT needs to see.
+"""The contract's fused ops as ONNX operators: schema, node, and the attributes TensorRT looks for.
 
 All generated from `tblock.contract`.
 """

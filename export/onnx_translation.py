@@ -1,4 +1,7 @@
-"""How torch.onnx writes the contract's ops: fused ones as one `tblock` node, rope and attention in standard operators."""
+"""How torch.onnx writes the contract's ops.
+
+Fused ones as one `tblock` node, rope and attention in standard operators.
+"""
 
 from collections.abc import Callable
 from typing import Any

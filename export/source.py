@@ -1,4 +1,7 @@
-"""Where an export's blocks and golden inputs come from: a config with seeded weights, a module, or a checkpoint."""
+"""Where an export's blocks and golden inputs come from.
+
+A config with seeded weights, a module, or a checkpoint.
+"""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -75,7 +78,10 @@ class ModuleSource:
 
 
 class CheckpointSource:
-    """Layers of a trained model; inputs are a fixed token sequence's embedding run through the layers before."""
+    """Layers of a trained model.
+
+    Inputs are a fixed token sequence's embedding run through the layers before.
+    """
 
     def __init__(self, checkpoint: Checkpoint, *, layers: range) -> None:
         self.checkpoint = checkpoint

@@ -1,7 +1,7 @@
-"""Crash-safe writing of an artifact folder: all of it or none, and an old one stays whole until the new one is.
+"""Crash-safe writing of an artifact folder: all or nothing, and an old one stays whole until then.
 
-Files are written to a hidden folder beside the target; at the end it takes the target's name in one system call: a rename
-where there was none, an exchange (Linux renameat2) where there was one.
+Files are written to a hidden folder beside the target; at the end it takes the target's name in one system
+call: a rename where there was none, an exchange (Linux renameat2) where there was one.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ def check_output(output: Path, force: bool) -> None:
 
 @contextlib.contextmanager
 def staged_folder(output: Path, force: bool) -> Iterator[Path]:
-    """A folder to write to, which becomes `output` when the block ends without an error and vanishes otherwise.
+    """A folder to write to, which becomes `output` when the block ends without an error, else vanishes.
 
     Raises:
         ConfigError: as `check_output`.
@@ -81,7 +81,8 @@ def _take_place(staging: Path, output: Path) -> None:
         staging.rename(output)
         return
     if not _exchange(staging, output):
-        # Without renameat2 (not Linux, or an old filesystem) there is a moment with no artifact, never with half of one.
+        # Without renameat2 (not Linux, or an old filesystem) there is a moment with no artifact, never with
+        # half of one.
         backup = staging.with_name(staging.name + ".old")
         output.rename(backup)
         staging.rename(output)

@@ -1,4 +1,4 @@
-"""The artifact's `weights.safetensors`, and where in it each tensor lies, so that ONNX files can point into it."""
+"""The artifact's `weights.safetensors`, and where each tensor lies in it for ONNX files to point to."""
 
 import json
 from collections.abc import Mapping

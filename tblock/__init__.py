@@ -1,4 +1,4 @@
-"""tblock: write a transformer block once in PyTorch, ship it to every runtime, know that it is right and how fast it is.
+"""Write a transformer block once in PyTorch, ship it to every runtime, know that it is right and how fast.
 
 `import tblock` loads no torch; `Block` and `Stack` load it on first use.
 """

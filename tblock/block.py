@@ -70,7 +70,7 @@ class Block(nn.Module):
         """What `layer` takes besides x, the same for every block of one config.
 
         Returns:
-            mask: [B, 1, 1, S] bool or None; cos, sin: [S, R/2] or [B, 1, S, R/2], float32 (float64 for float64 x), or
+            mask: [B, 1, 1, S] bool or None; cos, sin: [S, R/2] or [B, 1, S, R/2], float32 or float64, or
             None.
         """
         mask = None if padding_mask_BS is None else padding_mask_BS[:, None, None, :]
@@ -95,7 +95,7 @@ class Block(nn.Module):
         return x_BSD + (self.ffn_out_norm(f_BSD) if position == "sandwich" else f_BSD)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw the matrices anew: Normal(0, init_std), those that write to the residual over sqrt(2L); biases 0.
+        """Draw anew: matrices Normal(0, init_std), over sqrt(2L) those that write to the residual; biases 0.
 
         Args:
             generator: source of randomness; None: torch's global one.
@@ -111,7 +111,10 @@ class Block(nn.Module):
 
 
 class Stack(nn.Module):
-    """Blocks one after the other: layers[L-1](... layers[0](x)). Embedding, final norm and head are the caller's."""
+    """Blocks one after the other: layers[L-1](... layers[0](x)).
+
+    Embedding, final norm and head are the caller's.
+    """
 
     def __init__(self, configs: BlockConfig | Sequence[BlockConfig]) -> None:
         """Build the blocks.

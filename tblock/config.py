@@ -47,7 +47,8 @@ class BlockConfig:
         norm_eps: added to the variance inside the root.
         norm_bias: LayerNorm has a bias. None: True for layernorm, False for rmsnorm.
         norm_weight_offset: added to every RMSNorm weight; 1 in the Gemma family.
-        parallel: `none`; `one_norm` x + attn(n(x)) + ffn(n(x)) (GPT-J, Phi); `two_norms` each its own (GPT-NeoX).
+        parallel: `none`; `one_norm` x + attn(n(x)) + ffn(n(x)) (GPT-J, Phi); `two_norms` each its own
+            (GPT-NeoX).
         causal: query i sees keys 0..i; otherwise every key.
         sliding_window: a query sees itself and the `sliding_window - 1` tokens before it. None: no limit.
         attn_scale: multiplies the scores. None: 1/sqrt(E).
@@ -56,16 +57,17 @@ class BlockConfig:
         rope: rotary position embedding on q and k (Su et al. 2021); otherwise no positions in the block.
         rope_base: theta.
         rope_dim: rotated width R of each head, even; None: E.
-        rope_layout: `half`: pairs (i, i + R/2) (GPT-NeoX, Hugging Face); `interleaved`: (2i, 2i + 1) (GPT-J, Meta).
+        rope_layout: `half`: pairs (i, i + R/2) (GPT-NeoX, Hugging Face); `interleaved`: (2i, 2i + 1) (GPT-J,
+            Meta).
         rope_scaling: `none`, `linear`, `llama3` or `yarn`, with the fields below.
         rope_factor: context extension factor, for any scaling.
         rope_original_max_position: context before scaling (tokens), for llama3 and yarn.
         rope_low_freq_factor, rope_high_freq_factor: llama3.
         rope_beta_fast, rope_beta_slow: yarn.
         rope_attention_factor: yarn multiplies cos and sin by it. None: 0.1 ln(factor) + 1.
-        q_bias, k_bias, v_bias, out_bias, ffn_bias: biases of the projections; ffn_bias is for all of the FFN's.
-        ffn: `swiglu`, `geglu`, `geglu_tanh`: act(x Wg) * (x Wu), then Wd; `gelu`, `gelu_tanh`, `relu`, `relu2`:
-            act(x Wu), then Wd.
+        q_bias, k_bias, v_bias, out_bias, ffn_bias: biases of the projections; ffn_bias is for the whole FFN.
+        ffn: `swiglu`, `geglu`, `geglu_tanh`: act(x Wg) * (x Wu), then Wd; `gelu`, `gelu_tanh`, `relu`,
+            `relu2`: act(x Wu), then Wd.
         ffn_dim: hidden width F. None: 8/3 D rounded down to a multiple of 64 when gated, otherwise 4 D.
         num_experts: experts N of a sparse FFN, each of width ffn_dim; 0: dense.
         experts_per_token: experts each token goes to; 0 when dense.

@@ -1,7 +1,7 @@
 """The op contract: one row per fused op, the single place where a signature is written down.
 
-The torch schema, the ONNX node and function, the plugin's fields and the C++ header are generated from a row or
-tested against it. Owns no math (that is in `tblock.ops`) and imports only the standard library.
+The torch schema, the ONNX node and function, the plugin's fields and the C++ header are generated from a row
+or tested against it. Owns no math (that is in `tblock.ops`) and imports only the standard library.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ DOMAIN = "tblock"
 """ONNX domain of the nodes and TensorRT namespace of the plugins."""
 
 CastPolicy = Literal["float32"]
-"""`float32`: read in the tensor's dtype, compute in float32 (float64 for float64), round once on the way out."""
+"""`float32`: read in the tensor's dtype, compute in float32 (float64 in float64), round once at the end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +47,8 @@ class OpRow:
     Attributes:
         name: torch name in namespace `tblock`, snake case.
         version: contract version; also the ONNX opset version of the domain's node and the plugin version.
-        onnx_name: ONNX op_type and TensorRT plugin name, or None where the op is lowered to standard ONNX ops at
-            translation (no runtime has a kernel of ours for it).
+        onnx_name: ONNX op_type and TensorRT plugin name, or None where the op is lowered to standard ONNX
+            ops at translation (no runtime has a kernel of ours for it).
         inputs, outputs: tensors in order.
         attributes: attributes in order.
         cast_policy: how low precision is handled.

@@ -39,8 +39,8 @@ def _ffn_parameters(c: BlockConfig, active: bool) -> int:
 def flop_count(c: BlockConfig, *, batch: int, seq: int, past: int = 0) -> int:
     """Floating point operations of one forward pass of one block, a multiply-add counted as two.
 
-    Matrix products only (norms, activations and softmax are below 1 % at usual sizes); causal attention counts only the
-    keys a query sees; experts count those a token meets.
+    Matrix products only (norms, activations and softmax are below 1 % at usual sizes); causal attention
+    counts only the keys a query sees; experts count those a token meets.
 
     Args:
         c: the block.

@@ -1,6 +1,7 @@
 """The position-wise FFN of one block: gated (SwiGLU, GeGLU) or a plain MLP.
 
-Low precision: SwiGLU follows the contract's cast policy; the other activations are torch's, which compute in float32 inside.
+Low precision: SwiGLU follows the contract's cast policy; the other activations are torch's, which compute in
+float32 inside.
 """
 
 import torch

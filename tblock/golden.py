@@ -1,7 +1,7 @@
-"""Golden data: inputs, float64 reference outputs and eager outputs, so that any runtime can check an artifact.
+"""Golden data: inputs, float64 reference outputs and eager outputs, to check any runtime by.
 
-Owns the layout of `golden.safetensors`: tensors `case<N>/input/<name>`, `case<N>/reference/<name>` (float64) and
-`case<N>/eager/<name>` (the artifact's dtype), N from 0. numpy only.
+Owns the layout of `golden.safetensors`: tensors `case<N>/input/<name>`, `case<N>/reference/<name>` (float64)
+and `case<N>/eager/<name>` (the artifact's dtype), N from 0. numpy only.
 """
 
 from collections.abc import Sequence

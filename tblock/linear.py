@@ -1,7 +1,7 @@
 """Linear: torch's, except that a wider input widens the weight for the length of one call.
 
-That one rule is what lets the float64 reference run the very same block on its stored weights: each matrix is cast when
-it is used and freed after, so the reference needs one matrix in float64, not the model.
+That one rule is what lets the float64 reference run the very same block on its stored weights: each matrix
+is cast when it is used and freed after, so the reference needs one matrix in float64, not the model.
 """
 
 import torch

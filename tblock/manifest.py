@@ -1,8 +1,8 @@
 """The manifest: what an artifact folder holds, for whom it was built, and the digests that detect damage.
 
-Owns reading, checking and the canonical form of `manifest.json` (schema: `tblock/manifest.schema.json`). Digests detect
-damage, not attackers: `.pt2`, `.engine` and plugin libraries are code, so load artifacts only from people you trust.
-Imports no torch.
+Owns reading, checking and the canonical form of `manifest.json` (schema: `tblock/manifest.schema.json`).
+Digests detect damage, not attackers: `.pt2`, `.engine` and plugin libraries are code, so load artifacts only
+from people you trust. Imports no torch.
 """
 
 import hashlib
@@ -46,7 +46,8 @@ class Manifest:
         tblock: version that wrote it.
         created: UTC time, ISO 8601.
         tools: package to version at export.
-        source: where the weights come from: `kind` (preset, config, checkpoint), `name`, `layers` [first, last + 1].
+        source: where the weights come from: `kind` (preset, config, module, checkpoint), `name`, `layers`
+            [first, last + 1].
         configs: one BlockConfig for each block, in order.
         dtype: of weights, inputs and outputs.
         parameters: scalars in all blocks.
@@ -129,7 +130,8 @@ def read_artifact(folder: str | Path) -> Artifact:
     """Open an artifact folder: read and check its manifest (each file is checked when it is used).
 
     Raises:
-        ArtifactError: no folder, no manifest, an unknown format, a digest that does not match, or missing entries.
+        ArtifactError: no folder, no manifest, an unknown format, a digest that does not match, or missing
+            entries.
     """
     folder = Path(folder)
     path = folder / NAME

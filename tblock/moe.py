@@ -1,8 +1,8 @@
 """A sparse FFN: a router sends each token to its top experts.
 
-Every expert computes every token and the router's weights, zero for the unchosen, mix the results. So no shape depends
-on data, a trace freezes no expert, and an expert without a token is nothing special; the price is N / top-k times the
-FLOPs of a sparse kernel.
+Every expert computes every token and the router's weights, zero for the unchosen, mix the results. So no
+shape depends on data, a trace freezes no expert, and an expert without a token is nothing special; the price
+is N / top-k times the FLOPs of a sparse kernel.
 """
 
 import torch
@@ -14,7 +14,10 @@ from tblock.linear import Linear, widened
 
 
 class MixtureOfExperts(nn.Module):
-    """sum over the top-k experts e of w_e(x) * ffn_e(x), plus a shared expert. Source: Shazeer et al. 2017; Jiang et al. 2024."""
+    """sum over the top-k experts e of w_e(x) * ffn_e(x), plus a shared expert.
+
+    Source: Shazeer et al. 2017; Jiang et al. 2024.
+    """
 
     def __init__(self, config: BlockConfig) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
 """The contract's ops in plain PyTorch, registered as composite ops in namespace `tblock`.
 
-CompositeImplicitAutograd: eager, autograd and Inductor see through to the math below, while torch.export keeps each
-call as one node (`torch.ops.tblock.<name>.default`) until decompositions run. Owns the math of the rows and nothing
-else; the signature comes from `tblock.contract`.
+CompositeImplicitAutograd: eager, autograd and Inductor see through to the math below, while torch.export
+keeps each call as one node (`torch.ops.tblock.<name>.default`) until decompositions run. Owns the math of
+the rows and nothing else; the signature comes from `tblock.contract`.
 """
 
 from collections.abc import Callable
@@ -131,9 +131,10 @@ def attention(
     window: int,
     soft_cap: float,
 ) -> Tensor:
-    """softmax(cap(scale * q k^T) masked) v; a fully masked row gives 0. Query head h uses KV head h // (H / K).
+    """softmax(cap(scale * q k^T) masked) v; a fully masked row gives 0.
 
-    Source: Vaswani et al. 2017; grouped heads Ainslie et al. 2023; soft cap Gemma 2. The softmax runs in float32.
+    Source: Vaswani et al. 2017; grouped heads Ainslie et al. 2023; soft cap Gemma 2. The softmax runs
+    in float32. Query head h uses KV head h // (H / K).
 
     Args:
         q: [B, H, S, E].

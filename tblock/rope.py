@@ -1,7 +1,7 @@
 """Rotary position embedding: inverse frequencies, their context-extension scalings, and the cos/sin tables.
 
-All of it in numpy float64; the tables are rounded once, to the dtype the rotation computes in. Sources: Su et al. 2021;
-linear scaling (Chen et al. 2023); llama3 (Llama 3.1 release); YaRN (Peng et al. 2023).
+All of it in numpy float64; the tables are rounded once, to the dtype the rotation computes in. Sources: Su
+et al. 2021; linear scaling (Chen et al. 2023); llama3 (Llama 3.1 release); YaRN (Peng et al. 2023).
 """
 
 import math

@@ -1,4 +1,7 @@
-"""The cos and sin tables of RoPE as a module: built in float64, held in float32 whatever dtype the block is cast to."""
+"""The cos and sin tables of RoPE as a module.
+
+Built in float64, held in float32 whatever dtype the block is cast to.
+"""
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +14,8 @@ from tblock.rope import rope_tables
 class RopeTable(nn.Module):
     """Rows of cos and sin for each position.
 
-    The tables are not weights: they follow from the config, are in no state dict, and `.half()` leaves them alone.
+    The tables are not weights: they follow from the config, are in no state dict, and `.half()` leaves them
+        alone.
     """
 
     cos: Tensor
@@ -34,7 +38,8 @@ class RopeTable(nn.Module):
             cos, sin: [S, R/2], or [B, 1, S, R/2] with positions; float32, or float64 for float64 x.
 
         Raises:
-            ConfigError: S is past the table (eager only; a captured graph carries the limit in its range of S).
+            ConfigError: S is past the table (eager only; a captured graph carries the limit in its range of
+                S).
         """
         length = x_BSD.shape[1]
         if not torch.compiler.is_compiling() and length > self.config.max_position:
@@ -50,7 +55,10 @@ class RopeTable(nn.Module):
         return cos[positions_BS][:, None], sin[positions_BS][:, None]
 
     def truncate(self, positions: int) -> None:
-        """Drop the rows past `positions`, so that a captured graph carries no more table than it can reach."""
+        """Drop the rows past `positions`, so that a captured graph carries no more table than it can.
+
+        Reach.
+        """
         self.cos, self.sin = self.cos[:positions].clone(), self.sin[:positions].clone()
 
     def _apply(self, fn, recurse: bool = True):  # type: ignore[no-untyped-def]

@@ -42,7 +42,8 @@ def fill(module: nn.Module, weights: Mapping[str, np.ndarray], *, dtype: torch.d
         where: named in front of the message.
 
     Raises:
-        ConfigError: a parameter without a tensor, a tensor without a parameter, a shape that differs, or NaN or Inf.
+        ConfigError: a parameter without a tensor, a tensor without a parameter, a shape that differs, or NaN
+            or Inf.
     """
     wanted = dict(module.named_parameters())
     missing, unused = sorted(wanted.keys() - weights.keys()), sorted(weights.keys() - wanted.keys())

@@ -1,7 +1,8 @@
 """The command line: `tblock <verb>`, one file per verb.
 
-Results go to stdout, progress to stderr. Exit codes: 0 fine, 1 parity missed, 2 wrong use, 3 runtime missing, 4 export or
-build failed. Every room is imported inside the verbs, so that `tblock --help` answers at once.
+Results go to stdout, progress to stderr. Exit codes: 0 fine, 1 parity missed, 2 wrong use, 3 runtime
+missing, 4 export or build failed. Every room is imported inside the verbs, so that `tblock --help` answers
+at once.
 """
 
 import sys

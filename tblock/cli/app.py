@@ -58,7 +58,7 @@ def _command(verb: str) -> Any:
 app = typer.Typer(
     cls=_Verbs,
     name="tblock",
-    help="Write a transformer block once, ship it to every runtime, know that it is right and how fast it is.",
+    help="Write a transformer block once, ship it to every runtime, know that it is right and how fast.",
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,

@@ -20,7 +20,7 @@ PRESET = "smollm2-135m"
 
 
 def run(
-    folder: Annotated[Path, typer.Option("-o", "--output", help="The artifact folder.")] = Path("tblock-demo"),
+    folder: Annotated[Path, typer.Option("-o", "--output", help="Artifact folder.")] = Path("tblock-demo"),
     preset: Annotated[str, typer.Option(help="A named config.")] = PRESET,
     dtype: Annotated[str, typer.Option(help="float32 or float16.")] = "float32",
     json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
@@ -47,10 +47,11 @@ def run(
         output.print_json([{**row.to_dict(), "bench": _dict(times.get(row.runtime))} for row in rows])
     else:
         case = next(iter(times.values())).case if times else ""
-        header = ["runtime", "built", "ran", ">error vs float64", ">eager's error", "verdict", f">median at {case}"]
+        errors = [">error vs float64", ">eager's error", "verdict"]
+        header = ["runtime", "built", "ran", *errors, f">median at {case}", "why not"]
         table = [_cells(row, times.get(row.runtime), artifact, why_not) for row in rows]
         title = f"{preset}, one block, {full_dtype}, seeded weights: {folder}"
-        output.print_table([*header, "why not"], table, title)
+        output.print_table(header, table, title)
         print(f"took {time.perf_counter() - start:.0f} s; look closer with `tblock inspect {folder}`")
     code = exit_code(rows, asked=False)
     if code:
@@ -72,7 +73,9 @@ def _targets() -> tuple[tuple[str, ...], dict[str, str]]:
     return tuple(to), why_not
 
 
-def _cells(row: "CheckRow", timed: "BenchRow | None", artifact: "Artifact", why_not: dict[str, str]) -> list[str]:
+def _cells(
+    row: "CheckRow", timed: "BenchRow | None", artifact: "Artifact", why_not: dict[str, str]
+) -> list[str]:
     from tblock.runtimes import RUNTIMES
 
     target = RUNTIMES[row.runtime].target
@@ -81,7 +84,8 @@ def _cells(row: "CheckRow", timed: "BenchRow | None", artifact: "Artifact", why_
     verdict = row.status if row.shapes else "-"
     ran = "yes" if row.shapes else "no"
     latency = milliseconds(timed.median_s) if timed else "-"
-    return [row.runtime, built, ran, number(row.error, ".2e"), number(row.eager_error, ".2e"), verdict, latency, reason]
+    errors = [number(row.error, ".2e"), number(row.eager_error, ".2e")]
+    return [row.runtime, built, ran, *errors, verdict, latency, reason]
 
 
 def _dict(row: "BenchRow | None") -> dict[str, object] | None:

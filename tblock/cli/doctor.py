@@ -56,7 +56,10 @@ def run(json: Annotated[bool, typer.Option("--json", help="For machines.")] = Fa
 
 
 def package_version(package: str) -> str | None:
-    """Version of an installed package by its import name; None where it cannot be imported. Imports nothing."""
+    """Version of an installed package by its import name.
+
+    None where it cannot be imported. Imports nothing.
+    """
     try:
         if importlib.util.find_spec(package) is None:
             return None

@@ -35,7 +35,8 @@ def run(
     config, source = manifest.configs[0], manifest.source
     first, last = source["layers"]
     print(
-        f"{folder}: {source['kind']} {source['name']} layers {first}:{last}, {manifest.dtype}, tblock {manifest.tblock}"
+        f"{folder}: {source['kind']} {source['name']} layers {first}:{last}, {manifest.dtype}, "
+        f"tblock {manifest.tblock}"
     )
     print(
         f"  block: D {config.dim}, H {config.num_heads}, K {config.num_kv_heads}, E {config.head_dim}, "
