@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from tblock.errors import ExportError, RuntimeUnavailable
+from tblock.errors import ExportError, RuntimeUnavailable, reason
 
 
 def build(program: ExportedProgram, path: Path, *, device: str = "cpu") -> dict[str, Any]:
@@ -39,7 +39,7 @@ def build(program: ExportedProgram, path: Path, *, device: str = "cpu") -> dict[
         with contextlib.redirect_stderr(noise):
             torch._inductor.aoti_compile_and_package(program, package_path=str(path))
     except Exception as error:
-        raise ExportError(f"aoti: Inductor failed: {str(error).splitlines()[0]}") from error
+        raise ExportError(f"aoti: Inductor failed: {reason(error)}") from error
     finally:
         logging.getLogger("torch").setLevel(level)
     return {

@@ -12,7 +12,7 @@ from torch.export import Dim, ExportedProgram
 
 from tblock.block import ARGUMENTS
 from tblock.config import BlockConfig
-from tblock.errors import ExportError
+from tblock.errors import ExportError, reason
 from tblock.manifest import TensorSpec
 from tblock.ranges import Range
 from tblock.weights import DTYPES
@@ -48,13 +48,15 @@ def capture(
     try:
         program = torch.export.export(module, (), arguments, dynamic_shapes=shapes, strict=False)
     except Exception as error:
-        raise ExportError(f"capture: torch.export failed: {str(error).splitlines()[0]}") from error
+        raise ExportError(f"capture: torch.export failed: {reason(error)}") from error
     return program
 
 
 def example_sizes(configs: Sequence[BlockConfig], ranges: dict[str, Range]) -> dict[str, int]:
     """A size to trace with for each letter (tokens or sequences), within what RoPE tables allow."""
     taken = {value for c in configs for value in c.to_dict().values() if isinstance(value, int)}
+    for c in configs:
+        taken |= {c.q_dim, c.kv_dim, c.num_heads // (c.num_kv_heads or 1), (c.rope_dim or 0) // 2}
     taken |= {size for r in ranges.values() for size in (r.min, r.opt, r.max)}
     odd = _odd_numbers()
     return {letter: next(n for n in odd if n not in taken) for letter in ranges}

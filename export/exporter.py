@@ -5,7 +5,7 @@ Owns the order of the stages and the manifest's content; each stage has a file o
 
 import datetime
 import importlib.metadata
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import tblock
 from tblock.block import Block, Stack
 from tblock.checkpoints import open_checkpoint
 from tblock.config import BlockConfig
-from tblock.export.capture import capture
+from tblock.export.capture import capture, example_sizes
 from tblock.export.golden import make_golden
 from tblock.export.memory import Stage, measured, resident_bytes
 from tblock.export.options import ExportOptions, checked
@@ -122,7 +122,7 @@ def run_export(
             slices = write_weights(dict(module.named_parameters()), folder / WEIGHTS)
         progress("capture")
         with measured(baseline) as stages["capture"]:
-            program = capture(_trimmed(module, ranges, options), source.configs, inputs, ranges)
+            program = capture(_trimmed(module, source.configs, ranges, options), source.configs, inputs, ranges)
         job = Job(program, source.configs, inputs, outputs, ranges, slices, folder, options)
         done: dict[str, dict[str, Any]] = {}
         for name in stages_of(options.to):
@@ -154,12 +154,18 @@ def run_export(
     return ExportResult(Artifact(output, manifest), stages)
 
 
-def _trimmed(module: nn.Module, ranges: dict[str, Range], options: ExportOptions) -> nn.Module:
-    """The module with RoPE tables cut to the declared sequence; whole where positions are an input."""
+def _trimmed(
+    module: nn.Module, configs: Sequence[BlockConfig], ranges: dict[str, Range], options: ExportOptions
+) -> nn.Module:
+    """The module with RoPE tables cut to the declared sequence; whole where positions are an input.
+
+    Never shorter than what capture traces with: the end of a table would become a size of the graph.
+    """
     if not options.position_ids:
+        tokens = max(ranges["S"].max, example_sizes(configs, ranges)["S"])
         for part in module.modules():
             if isinstance(part, RopeTable):
-                part.truncate(ranges["S"].max)
+                part.resize(tokens)
     return module
 
 

@@ -10,7 +10,7 @@ import logging
 import os
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from torch.export import ExportedProgram
 
 from tblock.config import BlockConfig
 from tblock.contract import DOMAIN, PLUGINS
-from tblock.errors import ExportError
+from tblock.errors import ExportError, reason
 from tblock.export import attention_form, onnx_bodies
 from tblock.export.onnx_translation import translation_table
 from tblock.export.weights_file import Slice
@@ -65,7 +65,7 @@ def lower(
     form = attention_form.choose(tuple(configs), opset)
     with _quiet():
         try:
-            model = torch.onnx.export(
+            translated = torch.onnx.export(
                 program,
                 (),
                 dynamo=True,
@@ -73,9 +73,11 @@ def lower(
                 optimize=False,
                 custom_translation_table=translation_table(opset, form.name),
                 verbose=False,
-            ).model
+            )
         except Exception as error:
-            raise ExportError(f"onnx: torch.onnx.export failed: {str(error).splitlines()[0]}") from error
+            raise ExportError(f"onnx: torch.onnx.export failed: {reason(error)}") from error
+    assert translated is not None
+    model = translated.model
     _name_ends(model, inputs, outputs)
     _store_weights_outside(model, weights)
     _clean(model)
@@ -99,7 +101,7 @@ def write(graph: OnnxGraph, path: Path) -> None:
     try:
         onnx.checker.check_model(str(path), full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
-        raise ExportError(f"onnx: the checker refuses {path.name}: {str(error).splitlines()[0]}") from error
+        raise ExportError(f"onnx: the checker refuses {path.name}: {reason(error)}") from error
 
 
 def _name_ends(model: ir.Model, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
@@ -148,7 +150,7 @@ def _promise(model: ir.Model, opset: int) -> None:
 
 
 @contextlib.contextmanager
-def _quiet():  # type: ignore[no-untyped-def]
+def _quiet() -> Iterator[None]:
     """Keep torch.onnx's progress and warnings about packages that we do not use off the terminal."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level

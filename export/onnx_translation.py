@@ -51,7 +51,7 @@ def _rope(op: Any, x: Any, cos: Any, sin: Any, interleaved: int) -> Any:
     half, width = cos.shape[-1], x.shape[-1]
     rotated, passed = x, None
     if 2 * half < width:
-        rotated, passed = op.Split(x, op.Constant(value_ints=[2 * half, width - 2 * half]), axis=-1)
+        rotated, passed = _part(op, x, 0, 2 * half), _part(op, x, 2 * half, width)
     wide = op.Cast(rotated, to=attention_form.FLOAT)
     if interleaved:
         pairs = op.Reshape(wide, op.Constant(value_ints=[0, 0, 0, half, 2]))
@@ -70,3 +70,9 @@ def _rope(op: Any, x: Any, cos: Any, sin: Any, interleaved: int) -> Any:
         y = op.Concat(real, imaginary, axis=-1)
     y = attention_form.like(op, y, x)
     return y if passed is None else op.Concat(y, passed, axis=-1)
+
+
+def _part(op: Any, x: Any, start: int, end: int) -> Any:
+    """x[..., start:end]."""
+    bounds = (op.Constant(value_ints=[n]) for n in (start, end, -1))
+    return op.Slice(x, *bounds)

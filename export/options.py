@@ -3,6 +3,7 @@
 import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from tblock.config import BlockConfig
 from tblock.errors import ConfigError, ExportError, RuntimeUnavailable
@@ -42,7 +43,7 @@ class ExportOptions:
     opset: int = 23
     padding_mask: bool | None = None
     position_ids: bool = False
-    fusion: str = "auto"
+    fusion: Literal["plugin", "native", "auto"] = "auto"
     tf32: bool = False
     golden: bool = True
     force: bool = False

@@ -60,12 +60,17 @@ class ModuleSource:
 
     def __init__(self, given: Block | Stack) -> None:
         blocks = [given] if isinstance(given, Block) else list(given.layers)
-        self.configs = tuple(block.config for block in blocks)  # type: ignore[union-attr,misc]
+        self.configs: tuple[BlockConfig, ...] = tuple(block.config for block in blocks)  # type: ignore[misc]
         self.weights = {name: to_array(p) for name, p in given.named_parameters()}
         self.description = {"kind": "module", "name": type(given).__name__, "layers": [0, len(blocks)]}
+        self.owners = [next(i for i, other in enumerate(blocks) if other is block) for block in blocks]
+        if self.owners != list(range(len(blocks))):
+            self.description["shared"] = self.owners
 
     def module(self, dtype: torch.dtype) -> nn.Module:
         module = _empty(self.configs)
+        if isinstance(module, Stack):
+            module.share(self.owners)
         if len(self.configs) == 1:
             weights = {name.removeprefix("layers.0."): array for name, array in self.weights.items()}
         else:

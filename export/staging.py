@@ -8,12 +8,15 @@ import contextlib
 import ctypes
 import errno
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from tblock.errors import ConfigError, ExportError
+from safetensors import SafetensorError
+
+from tblock.errors import ConfigError, ExportError, reason
 from tblock.manifest import NAME
 
 _AT_FDCWD = -100
@@ -26,6 +29,13 @@ def check_output(output: Path, force: bool) -> None:
     Raises:
         ConfigError: it exists (without force), is not an artifact of ours (with force), or cannot be created.
     """
+    try:
+        _check_output(output, force)
+    except OSError as error:
+        raise ConfigError(f"--output {output}: {error.strerror or error}") from None
+
+
+def _check_output(output: Path, force: bool) -> None:
     if output.exists() or output.is_symlink():
         if not force:
             raise ConfigError(f"--output {output}: exists; give another folder, or --force to replace it")
@@ -63,17 +73,25 @@ def staged_folder(output: Path, force: bool) -> Iterator[Path]:
         for path in staging.iterdir():
             path.chmod(0o666 & ~mask)
         _take_place(staging, output)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         raise write_error(output, error) from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def write_error(output: Path, error: OSError) -> ExportError:
+def write_error(output: Path, error: OSError | SafetensorError) -> ExportError:
     """One line for a failed write, which says that nothing was lost."""
-    what = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or str(error)
+    code = error.errno if isinstance(error, OSError) else _errno(error)
+    full = code in (errno.ENOSPC, errno.EDQUOT)
+    what = "the disk is full" if full else os.strerror(code) if code else reason(error)
     kept = "the old artifact is intact" if output.exists() else "nothing was left behind"
     return ExportError(f"--output {output}: {what}; {kept}")
+
+
+def _errno(error: SafetensorError) -> int | None:
+    """The system's number in a message of safetensors, whose errors are no OSError."""
+    found = re.search(r"\(os error (\d+)\)", str(error))
+    return int(found[1]) if found else None
 
 
 def _take_place(staging: Path, output: Path) -> None:
@@ -85,7 +103,11 @@ def _take_place(staging: Path, output: Path) -> None:
         # half of one.
         backup = staging.with_name(staging.name + ".old")
         output.rename(backup)
-        staging.rename(output)
+        try:
+            staging.rename(output)
+        except OSError:
+            backup.rename(output)
+            raise
         shutil.rmtree(backup, ignore_errors=True)
 
 

@@ -10,13 +10,12 @@ from torch.export import ExportedProgram
 from tblock.config import BlockConfig
 from tblock.export import aoti, onnx_model
 from tblock.export.options import ExportOptions
+from tblock.export.recording import ENGINES, GRAPH, engine_entry
 from tblock.export.weights_file import Slice
 from tblock.manifest import WEIGHTS, TensorSpec
 from tblock.ranges import Range
 
-GRAPH = "model.onnx"
 PACKAGE = "model.pt2"
-ENGINES = {"tensorrt": "model.trt.engine", "tensorrt-rtx": "model.rtx.engine"}
 
 
 @dataclass(frozen=True)
@@ -77,17 +76,21 @@ def _engine(flavour: str, job: Job) -> dict[str, Any]:
     from tblock.export.engine import EngineOptions, build_engine
 
     profile = {
-        spec.name: tuple(_shape(spec, job.ranges, end) for end in ("min", "opt", "max"))
+        spec.name: (
+            _shape(spec, job.ranges, "min"),
+            _shape(spec, job.ranges, "opt"),
+            _shape(spec, job.ranges, "max"),
+        )
         for spec in job.inputs
     }
     report = build_engine(
         job.folder / GRAPH,
         job.folder / ENGINES[flavour],
-        flavour=flavour,
+        flavour=flavour,  # type: ignore[arg-type]
         profiles=[profile],
         options=EngineOptions(fusion=job.options.fusion, tf32=job.options.tf32),
     )
-    return {"files": [ENGINES[flavour]], "graph": GRAPH, **report.to_dict()}
+    return engine_entry(report)
 
 
 def _shape(spec: TensorSpec, ranges: dict[str, Range], end: str) -> tuple[int, ...]:

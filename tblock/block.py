@@ -141,6 +141,11 @@ class Stack(nn.Module):
             tables[config] = block.rope
             self.layers.append(block)
 
+    def share(self, owners: Sequence[int]) -> None:
+        """Let layer n be the very block of layer `owners[n]`, as ALBERT does with one block at every depth."""
+        for n, owner in enumerate(owners):
+            self.layers[n] = self.layers[owner]
+
     def forward(
         self, x_BSD: Tensor, padding_mask_BS: Tensor | None = None, positions_BS: Tensor | None = None
     ) -> Tensor:

@@ -27,6 +27,9 @@ from tblock.errors import ConfigError
 FFN_MULTIPLE = 64
 """Gated hidden widths are rounded down to a multiple of this (8/3 D; 64 keeps GEMM tiles full)."""
 
+_DERIVED: Any = None
+"""Default of the fields that the constructor fills in; they are never None afterwards."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class BlockConfig:
@@ -79,24 +82,24 @@ class BlockConfig:
 
     dim: int
     num_heads: int
-    num_kv_heads: int | None = None
-    head_dim: int | None = None
+    num_kv_heads: int = _DERIVED
+    head_dim: int = _DERIVED
     num_layers: int = 1
     max_position: int = 2048
     norm: Norm = "rmsnorm"
     norm_position: NormPosition = "pre"
     norm_eps: float = 1e-6
-    norm_bias: bool | None = None
+    norm_bias: bool = _DERIVED
     norm_weight_offset: float = 0.0
     parallel: Parallel = "none"
     causal: bool = True
     sliding_window: int | None = None
-    attn_scale: float | None = None
+    attn_scale: float = _DERIVED
     attn_soft_cap: float | None = None
     qk_norm: QkNorm = "none"
     rope: bool = True
     rope_base: float = 10000.0
-    rope_dim: int | None = None
+    rope_dim: int = _DERIVED
     rope_layout: RopeLayout = "half"
     rope_scaling: RopeScaling = "none"
     rope_factor: float = 1.0
@@ -105,14 +108,14 @@ class BlockConfig:
     rope_high_freq_factor: float = 4.0
     rope_beta_fast: float = 32.0
     rope_beta_slow: float = 1.0
-    rope_attention_factor: float | None = None
+    rope_attention_factor: float = _DERIVED
     q_bias: bool = False
     k_bias: bool = False
     v_bias: bool = False
     out_bias: bool = False
     ffn_bias: bool = False
     ffn: FeedForward = "swiglu"
-    ffn_dim: int | None = None
+    ffn_dim: int = _DERIVED
     num_experts: int = 0
     experts_per_token: int = 0
     router: Router = "softmax"
@@ -151,17 +154,17 @@ class BlockConfig:
     @property
     def activation(self) -> Activation:
         """The FFN's nonlinearity."""
-        return {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh"}.get(self.ffn, self.ffn)  # type: ignore[return-value]
+        return {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh"}.get(self.ffn, self.ffn)
 
     @property
     def q_dim(self) -> int:
         """Width H * E of the query projection."""
-        return self.num_heads * self.head_dim  # type: ignore[operator]
+        return self.num_heads * self.head_dim
 
     @property
     def kv_dim(self) -> int:
         """Width K * E of the key and of the value projection."""
-        return self.num_kv_heads * self.head_dim  # type: ignore[operator]
+        return self.num_kv_heads * self.head_dim
 
     def parameter_count(self, *, active: bool = False) -> int:
         """Weights of one block (scalars); `active`: of experts, only those one token meets."""
@@ -245,6 +248,15 @@ _CHOICES = {
     "ffn": FeedForward,
     "router": Router,
 }
+_FILLED = (
+    "num_kv_heads",
+    "head_dim",
+    "norm_bias",
+    "attn_scale",
+    "rope_dim",
+    "rope_attention_factor",
+    "ffn_dim",
+)
 
 
 def _check_types(c: BlockConfig) -> None:
@@ -256,7 +268,7 @@ def _check_types(c: BlockConfig) -> None:
                 raise ConfigError(f"{name}={value!r}: must be one of {', '.join(choices)}")
             continue
         kinds = get_args(field.type) or (field.type,)
-        if value is None and type(None) in kinds:
+        if value is None and (type(None) in kinds or field.name in _FILLED):
             continue
         if bool in kinds:
             good = isinstance(value, bool)
@@ -277,7 +289,7 @@ def _positive(c: BlockConfig, *names: str) -> None:
 
 def _check_attention(c: BlockConfig) -> None:
     _positive(c, "num_kv_heads", "head_dim", "attn_scale")
-    if c.num_heads % c.num_kv_heads:  # type: ignore[operator]
+    if c.num_heads % c.num_kv_heads:
         raise ConfigError(f"num_kv_heads={c.num_kv_heads}: must divide num_heads={c.num_heads}")
     if c.sliding_window is not None:
         _positive(c, "sliding_window")
@@ -301,7 +313,7 @@ def _check_rope(c: BlockConfig) -> None:
         if given:
             raise ConfigError(f"{given[0]}={getattr(c, given[0])!r}: needs rope=True")
         return
-    if c.rope_dim % 2 or not 0 < c.rope_dim <= c.head_dim:  # type: ignore[operator]
+    if c.rope_dim % 2 or not 0 < c.rope_dim <= c.head_dim:
         raise ConfigError(f"rope_dim={c.rope_dim}: must be even, above 0 and at most head_dim={c.head_dim}")
     _positive(c, "rope_base", "rope_attention_factor")
     if c.rope_scaling == "none":

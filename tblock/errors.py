@@ -38,3 +38,10 @@ class ParityError(TblockError):
     """A runtime's output is outside the float64 budget (exit 1)."""
 
     exit_code = 1
+
+
+def reason(error: BaseException) -> str:
+    """One line of why a library failed: the innermost cause's first line, or its type where it says nothing."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -47,7 +47,7 @@ class Manifest:
         created: UTC time, ISO 8601.
         tools: package to version at export.
         source: where the weights come from: `kind` (preset, config, module, checkpoint), `name`, `layers`
-            [first, last + 1].
+            [first, last + 1]; `shared` where layers share weights: layer n has those of layer shared[n].
         configs: one BlockConfig for each block, in order.
         dtype: of weights, inputs and outputs.
         parameters: scalars in all blocks.
@@ -155,7 +155,7 @@ def read_artifact(folder: str | Path) -> Artifact:
         raise ArtifactError(f"{path}: digest mismatch, the manifest was changed or damaged; export again")
     try:
         return Artifact(folder, _parse(body))
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ArtifactError(f"{path}: entry missing or of the wrong kind ({error}); export again") from None
 
 

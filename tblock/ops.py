@@ -159,13 +159,14 @@ def attention(
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=grouped)
     if grouped:
         k, v = (t.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for t in (k, v))
-    scores = _wide(q @ k.transpose(-1, -2)) * scale
+    scores = (_wide(q) * scale) @ _wide(k).transpose(-1, -2)
     scores = soft_cap * torch.tanh(scores / soft_cap)
-    if mask is None:
-        return torch.softmax(scores, -1).to(q.dtype) @ v
-    weights = torch.softmax(scores.masked_fill(~mask, -torch.inf), -1)
-    weights = torch.where(mask.any(-1, keepdim=True), weights, 0.0)
-    return weights.to(q.dtype) @ v
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf)
+    weights = torch.softmax(scores, -1)
+    if mask is not None:
+        weights = torch.where(mask.any(-1, keepdim=True), weights, 0.0)
+    return (weights @ _wide(v)).to(q.dtype)
 
 
 def causal_mask(queries: int, keys: int, window: int, device: torch.device) -> Tensor:

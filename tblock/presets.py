@@ -1,12 +1,13 @@
 """Named BlockConfigs of published models, one row each. Imports only the standard library."""
 
 import difflib
+from typing import Any
 
 from tblock.config import BlockConfig
 from tblock.errors import ConfigError
 
-_LLAMA3 = {"norm_eps": 1e-5, "rope_base": 500000.0, "max_position": 131072}
-_LLAMA32_ROPE = {"rope_scaling": "llama3", "rope_original_max_position": 8192}
+_LLAMA3: dict[str, Any] = {"norm_eps": 1e-5, "rope_base": 500000.0, "max_position": 131072}
+_LLAMA32_ROPE: dict[str, Any] = {"rope_scaling": "llama3", "rope_original_max_position": 8192}
 
 PRESETS: dict[str, BlockConfig] = {
     "tiny": BlockConfig(dim=64, num_heads=4, num_kv_heads=2, num_layers=2, max_position=512),

@@ -46,22 +46,18 @@ class RopeTable(nn.Module):
             raise ConfigError(f"S={length}: above max_position={self.config.max_position} of the RoPE tables")
         cos, sin = self.cos, self.sin
         if x_BSD.dtype == torch.float64:
-            cos, sin = (
-                torch.from_numpy(t).to(x_BSD.device)
-                for t in rope_tables(self.config, self.config.max_position)
-            )
+            rows = length if positions_BS is None else self.config.max_position
+            cos, sin = (torch.from_numpy(t).to(x_BSD.device) for t in rope_tables(self.config, rows))
         if positions_BS is None:
             return cos[:length], sin[:length]
         return cos[positions_BS][:, None], sin[positions_BS][:, None]
 
-    def truncate(self, positions: int) -> None:
-        """Drop the rows past `positions`, so that a captured graph carries no more table than it can.
+    def resize(self, positions: int) -> None:
+        """Hold rows for 0 .. positions - 1, so that a captured graph carries no more than it can reach."""
+        for name, table in zip(("cos", "sin"), rope_tables(self.config, positions), strict=True):
+            setattr(self, name, torch.from_numpy(table).to(self.cos.device, torch.float32))
 
-        Reach.
-        """
-        self.cos, self.sin = self.cos[:positions].clone(), self.sin[:positions].clone()
-
-    def _apply(self, fn, recurse: bool = True):  # type: ignore[no-untyped-def]
+    def _apply(self, fn, recurse: bool = True):
         super()._apply(fn, recurse)
         device = self.cos.device
         if self.cos.dtype != torch.float32:

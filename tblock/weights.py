@@ -67,7 +67,8 @@ def fill(module: nn.Module, weights: Mapping[str, np.ndarray], *, dtype: torch.d
             reason = f"overflows {str(dtype).removeprefix('torch.')}" if finite else "has NaN or Inf"
             raise ConfigError(f"{where}: {name} {reason}")
         state[name] = tensor
-    module.load_state_dict(state, assign=True, strict=True)
+    # Not strict: a block that a stack uses twice is named twice in its state, once in its parameters.
+    module.load_state_dict(state, assign=True, strict=False)
     module.requires_grad_(False)
 
 

@@ -7,7 +7,7 @@ at once.
 
 import sys
 
-from tblock.errors import TblockError
+from tblock.errors import RuntimeUnavailable, TblockError
 
 
 def main() -> None:
@@ -19,3 +19,12 @@ def main() -> None:
     except TblockError as error:
         print(f"tblock: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except ModuleNotFoundError as error:
+        from tblock.cli.doctor import extra_of
+
+        package = (error.name or "").partition(".")[0]
+        extra = extra_of(package)
+        if extra is None:
+            raise
+        print(f"tblock: {package} is not installed; pip install 'tblock[{extra}]'", file=sys.stderr)
+        sys.exit(RuntimeUnavailable.exit_code)

@@ -20,6 +20,7 @@ DISTRIBUTIONS = {
 PACKAGES = (
     ("torch", "export", "eager, compile and aoti; every export"),
     ("onnx", "export", "every export to onnx or TensorRT"),
+    ("onnx_ir", "export", "every export to onnx or TensorRT"),
     ("onnxscript", "export", "every export to onnx or TensorRT"),
     ("onnxruntime", "onnxruntime", "the onnxruntime runtime"),
     ("tensorrt_rtx", "tensorrt-rtx", "building TensorRT-RTX engines; running them needs a GPU"),
@@ -71,6 +72,11 @@ def package_version(package: str) -> str | None:
         except importlib.metadata.PackageNotFoundError:
             continue
     return "installed"
+
+
+def extra_of(package: str) -> str | None:
+    """The extra that brings a package, by its import name; None where it is not one of ours."""
+    return next((extra for name, extra, _ in PACKAGES if name == package), None)
 
 
 def has_driver() -> bool:

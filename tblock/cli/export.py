@@ -48,7 +48,7 @@ def run(
             f"got {' and '.join(given) or 'no source'}; give one of --preset, --config, --checkpoint"
         )
     source: Any = tblock.preset(preset) if preset else BlockConfig.from_json(config) if config else checkpoint
-    ranges = {"batch": Range.parse(batch, "--batch"), "seq": spelling.optional_range(seq, "--seq")}
+    batch_range, seq_range = Range.parse(batch, "--batch"), spelling.optional_range(seq, "--seq")
     full_dtype = spelling.dtype(dtype)
     check_output(output_folder, force)
     output.progress("loading torch")
@@ -56,8 +56,10 @@ def run(
     from tblock.export.options import ExportOptions
 
     options = ExportOptions(
-        to=spelling.names(to), dtype=full_dtype, **ranges, opset=opset, padding_mask=padding_mask,
-        position_ids=position_ids, fusion=fusion, tf32=tf32, golden=golden, force=force,
+        to=spelling.names(to), dtype=full_dtype, batch=batch_range, seq=seq_range, opset=opset,
+        padding_mask=padding_mask, position_ids=position_ids, fusion=fusion,  # type: ignore[arg-type]
+        tf32=tf32, golden=golden,
+        force=force,
     )  # fmt: skip
     opened = open_source(source, layer=layer, layers=layers, name=preset or (config.name if config else ""))
     result = run_export(opened, output_folder, options, output.progress)

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tblock.cli import output
-from tblock.manifest import NAME, Artifact
+from tblock.cli.check import number
+from tblock.manifest import Artifact
 
 if TYPE_CHECKING:
     from tblock.export.exporter import ExportResult
@@ -20,18 +21,14 @@ def verified(result: "ExportResult", progress: Callable[[str], None]) -> bool:
     Returns:
         Whether every runtime that could run here passed.
     """
+    from tblock.export.recording import record_verdicts
     from tblock.runtimes import check
 
     runtimes = [RUNTIME_OF[target] for target in result.artifact.manifest.targets]
     rows = check(result.artifact.folder, runtimes, progress=progress)
     kept = ("status", "ratio", "error", "eager_error", "where", "reason")
     verdicts = {row.runtime: {name: getattr(row, name) for name in kept} for row in rows}
-    manifest = dataclasses.replace(result.artifact.manifest, verdicts=verdicts)
-    path = result.artifact.folder / NAME
-    staged = path.with_name(f".{NAME}.new")
-    staged.write_text(manifest.to_json(), encoding="utf-8")
-    staged.replace(path)
-    result.artifact = Artifact(result.artifact.folder, manifest)
+    result.artifact = record_verdicts(result.artifact, verdicts)
     return all(row.passed or row.status == "UNAVAILABLE" for row in rows)
 
 
@@ -68,15 +65,14 @@ def print_targets(targets: dict[str, dict[str, Any]], artifact: Artifact) -> Non
 def print_verdicts(verdicts: dict[str, dict[str, Any]]) -> None:
     """The verdicts a manifest carries."""
     for runtime, verdict in verdicts.items():
-        error = (
-            ""
-            if verdict["error"] is None
-            else f" error {verdict['error']:.2e}, eager {verdict['eager_error']:.2e}"
-        )
-        print(f"verdict {runtime}: {verdict['status']}{error} {verdict['reason']}".rstrip())
+        error, eager = (number(verdict[name], ".2e") for name in ("error", "eager_error"))
+        figures = "" if error == eager == "-" else f" error {error}, eager {eager}"
+        print(f"verdict {runtime}: {verdict['status']}{figures} {verdict['reason']}".rstrip())
 
 
 def _plain(value: Any) -> str:
+    if isinstance(value, list):
+        return "; ".join(dict.fromkeys(" ".join(map(str, list(item.values())[1:])) for item in value))
     if isinstance(value, dict):
         return ", ".join(f"{name} {_plain(item)}" for name, item in value.items()) or "none"
     return str(value)

@@ -59,4 +59,5 @@ def _runtimes() -> tuple[list[str], list[list[str]]]:
 def _families() -> tuple[list[str], list[list[str]]]:
     from tblock.checkpoints.matrix import matrix_rows
 
-    return matrix_rows()
+    rows = matrix_rows()
+    return list(rows[0]), [list(row.values()) for row in rows]

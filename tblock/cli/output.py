@@ -29,12 +29,14 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], title: str
     from rich.table import Table
 
     console = Console() if sys.stdout.isatty() else Console(width=200)
-    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
+    table = Table(box=box.SIMPLE_HEAD)
     for name in header:
         right = name.startswith(">")
         table.add_column(name.removeprefix(">"), justify="right" if right else "left", overflow="fold")
     for row in rows:
         table.add_row(*(text.replace("[", r"\[") for text in row))
+    if title:
+        print(title)
     console.print(table)
 
 

@@ -1,0 +1,128 @@
+"""How well the import probe tells right from wrong: planted faults that must be caught, random models that must pass.
+
+Usage: python bench/probe_faults.py [--configs 300] [-o bench/results/probe_faults.json]. Prints the numbers and writes
+them; exits 1 where a fault passed or a sound model was refused. CPU only, about two minutes.
+"""
+
+import argparse
+import json
+import platform
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests" / "families"))
+
+from family_cases import CASES, Case, save_model  # noqa: E402
+from faults import FAULTS  # noqa: E402
+from random_models import random_case  # noqa: E402
+
+from tblock.checkpoints import open_checkpoint  # noqa: E402
+from tblock.checkpoints.probe import LIMITS, probe  # noqa: E402
+from tblock.errors import ParityError  # noqa: E402
+
+
+def planted_faults() -> list[dict[str, Any]]:
+    """Each fault in each layer of the family table where it changes anything.
+
+    Returns:
+        One row for each fault: how often planted and caught, and where it was missed.
+    """
+    rows = {f.id: {"fault": f.id, "planted": 0, "caught": 0, "missed": []} for f in FAULTS}
+    for case in CASES:
+        with tempfile.TemporaryDirectory() as folder:
+            save_model(case, Path(folder))
+            checkpoint = open_checkpoint(folder)
+            for layer in case.layers:
+                config = checkpoint.config(layer)
+                for fault in FAULTS:
+                    if not fault.applies(config):
+                        continue
+                    row = rows[fault.id]
+                    row["planted"] += 1
+                    try:
+                        with fault.plant():
+                            probe(checkpoint, layer)
+                        row["missed"].append(f"{case.id} layer {layer}")
+                    except ParityError:
+                        row["caught"] += 1
+    return list(rows.values())
+
+
+def false_alarms(configs: int) -> dict[str, Any]:
+    """Probe random sound models, one random layer each.
+
+    Returns:
+        Counts, the errors' spread, and the alarms with their case.
+    """
+    errors, alarms, families = [], [], set()
+    for seed in range(configs):
+        case = random_case(seed)
+        families.add(case.family)
+        error, alarm = _probe_random(case, seed)
+        errors.append(error)
+        alarms += alarm
+    errors.sort()
+    return {
+        "configs": configs,
+        "families": len(families),
+        "alarms": alarms,
+        "error_median": errors[len(errors) // 2],
+        "error_worst": errors[-1],
+        "limit": LIMITS["float32"],
+    }
+
+
+def _probe_random(case: Case, seed: int) -> tuple[float, list[str]]:
+    with tempfile.TemporaryDirectory() as folder:
+        save_model(case, Path(folder), seed)
+        try:
+            return probe(open_checkpoint(folder), seed % 2, seed=seed).worst, []
+        except ParityError as error:
+            return float("inf"), [f"{case.id}: {error}"]
+
+
+def main() -> int:
+    """Run both and print them."""
+    import transformers
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--configs", type=int, default=300)
+    parser.add_argument("-o", "--output", type=Path, default=ROOT / "bench" / "results" / "probe_faults.json")
+    options = parser.parse_args()
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    torch.set_num_threads(2)
+    start = time.perf_counter()
+    faults, sound = planted_faults(), false_alarms(options.configs)
+    for row in faults:
+        missed = f"  missed: {', '.join(row['missed'])}" if row["missed"] else ""
+        print(f"{row['fault']:36} caught {row['caught']:3} of {row['planted']:3}{missed}")
+    print(
+        f"{sound['configs']} random models of {sound['families']} families: {len(sound['alarms'])} false alarms, "
+        f"error median {sound['error_median']:.1e}, worst {sound['error_worst']:.1e}, limit {sound['limit']:.0e}"
+    )
+    for alarm in sound["alarms"]:
+        print(f"  {alarm}")
+    about = {
+        "command": "python bench/probe_faults.py",
+        "date": time.strftime("%Y-%m-%d"),
+        "device": platform.machine(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "seconds": round(time.perf_counter() - start, 1),
+    }
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    result = {"about": about, "faults": faults, "random": sound}
+    options.output.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    return 1 if sound["alarms"] or any(row["missed"] or not row["planted"] for row in faults) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,147 @@
+"""Graph pass: a residual Add whose sum is normalized becomes one TblockAddRMSNorm node, outputs sum and y.
+
+Requires: an onnx_ir model with TblockRMSNorm nodes; shapes on the values around them, as torch.onnx writes
+(where a shape is not known, or the Add might broadcast, nothing is done).
+Ensures: the same values come out (the node's function body is Add, then the norm of the rounded sum); later
+users of the sum read the node's first output; graph outputs keep their names; the bodies of all fused ops in
+use are in the model, and no others. `AddNormPass.fired` is how many pairs it replaced.
+
+Why: one pass over memory instead of two, and half as many layers, where a kernel of ours runs the node
+(DESIGN 4).
+"""
+
+from collections.abc import Iterable
+
+import onnx_ir as ir
+
+from tblock.contract import ADD_RMS_NORM, DOMAIN, PLUGINS, RMS_NORM, SWIGLU
+from tblock.export import onnx_bodies
+from tblock.export.onnx_schema import plugin_attributes
+
+_SAME_SHAPE = {"Cast", "Identity", "Neg", "Relu", "Sigmoid", "Tanh", "Gelu", "Erf"}
+"""Standard operators whose output has the shape of their first input."""
+
+
+class AddNormPass(ir.passes.InPlacePass):
+    """Add(a, b) -> sum, RMSNorm(sum, weight) -> y becomes AddRMSNorm(a, b, weight) -> sum, y.
+
+    Attributes:
+        fired: pairs replaced by the last call.
+    """
+
+    def __init__(self) -> None:
+        self.fired = 0
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Run on a model, in place."""
+        self.fired = 0
+        sizes = _Sizes(model.graph)
+        for norm in list(model.graph):
+            if (norm.domain, norm.op_type) == (DOMAIN, RMS_NORM.onnx_name):
+                add = norm.inputs[0].producer() if norm.inputs[0] is not None else None
+                if add is not None and _fits(add, norm, sizes):
+                    _replace(model.graph, add, norm)
+                    self.fired += 1
+        if self.fired:
+            # The norm's weight may be a constant that stands after the Add.
+            model.graph.sort()
+            _set_bodies(model)
+        return ir.passes.PassResult(model, modified=self.fired > 0)
+
+
+def _fits(add: ir.Node, norm: ir.Node, sizes: "_Sizes") -> bool:
+    if (add.domain, add.op_type) != ("", "Add") or add.graph is not norm.graph:
+        return False
+    weight = norm.inputs[1]
+    source = weight.producer() if weight is not None else None
+    if weight is None or not (source is None or source.op_type == "Constant"):
+        return False
+    first, second = add.inputs
+    return sizes.equal(first, second)
+
+
+def _replace(graph: ir.Graph, add: ir.Node, norm: ir.Node) -> None:
+    assert ADD_RMS_NORM.onnx_name is not None
+    attributes = [norm.attributes[a.name] for a in ADD_RMS_NORM.attributes]
+    attributes += [ir.AttrString(name, value) for name, value in plugin_attributes(ADD_RMS_NORM).items()]
+    fused = ir.Node(
+        DOMAIN,
+        ADD_RMS_NORM.onnx_name,
+        inputs=[*add.inputs, norm.inputs[1]],
+        attributes=attributes,
+        num_outputs=2,
+        name=f"{norm.name}_add" if norm.name else None,
+    )
+    ir.convenience.replace_nodes_and_values(
+        graph,
+        insertion_point=add,
+        old_nodes=[add, norm],
+        new_nodes=[fused],
+        old_values=[add.outputs[0], norm.outputs[0]],
+        new_values=fused.outputs,
+    )
+
+
+def _set_bodies(model: ir.Model) -> None:
+    ours = {row.onnx_name for row in PLUGINS}
+    used = {node.op_type for node in model.graph if node.domain == DOMAIN and node.op_type in ours}
+    for identifier in [i for i in model.functions if i[0] == DOMAIN and i[1] in ours - used]:
+        del model.functions[identifier]
+    missing = used - {i[1] for i in model.functions if i[0] == DOMAIN}
+    for proto in onnx_bodies.functions(missing, model.opset_imports[""]):
+        function = ir.serde.deserialize_function(proto)
+        model.functions[function.identifier()] = function
+
+
+class _Sizes:
+    """Which dimension names are one size, as far as the graph's own operators prove it.
+
+    torch.onnx names dimensions inside a graph by its own symbols, while the ends carry ours.
+    """
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self._parent: dict[str, str] = {}
+        for node in graph:
+            first = node.inputs[0] if node.inputs else None
+            output = node.outputs[0] if node.outputs else None
+            if first is None or output is None or first.shape is None or output.shape is None:
+                continue
+            keeps = (node.domain == "" and node.op_type in _SAME_SHAPE) or (node.domain, node.op_type) in (
+                (DOMAIN, RMS_NORM.onnx_name),
+                (DOMAIN, SWIGLU.onnx_name),
+            )
+            if keeps and len(first.shape) == len(output.shape):
+                self._join(first.shape, output.shape)
+            elif (node.domain, node.op_type) == ("", "MatMul") and _rank(node.inputs[1]) == 2:
+                self._join(list(first.shape)[:-1], list(output.shape)[:-1])
+
+    def equal(self, first: ir.Value | None, second: ir.Value | None) -> bool:
+        """Whether two values certainly have one shape."""
+        if first is None or second is None or first.shape is None or second.shape is None:
+            return False
+        if len(first.shape) != len(second.shape):
+            return False
+        pairs = zip(first.shape, second.shape, strict=True)
+        return all(self._name(a) is not None and self._name(a) == self._name(b) for a, b in pairs)
+
+    def _join(self, first: Iterable[object], second: Iterable[object]) -> None:
+        for a, b in zip(first, second, strict=True):
+            one, other = self._name(a), self._name(b)
+            if one is not None and other is not None and one != other:
+                self._parent[one] = other
+
+    def _name(self, dim: object) -> str | None:
+        name = str(dim) if isinstance(dim, int) else getattr(dim, "value", None)
+        while name in self._parent:
+            name = self._parent[name]
+        return name
+
+
+def _rank(value: ir.Value | None) -> int | None:
+    """Of a value, or of the weight that it transposes (torch.onnx leaves that one without a shape)."""
+    if value is None:
+        return None
+    if value.shape is not None:
+        return len(value.shape)
+    producer = value.producer()
+    return _rank(producer.inputs[0]) if producer is not None and producer.op_type == "Transpose" else None

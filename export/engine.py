@@ -1,0 +1,116 @@
+"""TensorRT engines from an ONNX file: one way for `tensorrt` 10.13+, 11 and `tensorrt_rtx`.
+
+Order: what the caller asks is checked, the file is looked at, profiles are checked, and only then a child
+process loads TensorRT. Reading order: `engine_options`, `engine_package` (how the packages differ),
+`engine_onnx`, `engine_profiles`, `engine_child`, `engine_worker`, `engine_build`, `engine_report`.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tblock.errors import ConfigError
+from tblock.export import engine_package, engine_profiles
+from tblock.export.engine_choice import Build, Judge, Trial, choose_fusion
+from tblock.export.engine_onnx import read_onnx
+from tblock.export.engine_options import EngineOptions, Flavour, Profile
+from tblock.export.engine_report import EngineReport
+from tblock.manifest import NAME, Manifest, read_artifact
+
+__all__ = ["EngineOptions", "EngineReport", "Trial", "build_engine", "build_from_onnx"]
+
+
+def build_engine(
+    onnx: Path,
+    output: Path,
+    *,
+    flavour: Flavour,
+    profiles: Sequence[Profile],
+    options: EngineOptions | None = None,
+    manifest: Manifest | None = None,
+    judge: Judge | None = None,
+) -> EngineReport:
+    """Build one engine in a child process.
+
+    Args:
+        onnx: the file; its external data lies beside it.
+        output: the engine's path; replaced only by a whole new engine.
+        flavour: `tensorrt` or `tensorrt-rtx`.
+        profiles: optimization profiles: input name to min, opt and max shape.
+        options: how; None: the defaults.
+        manifest: of the artifact the file belongs to: its ranges limit the profiles.
+        judge: needed by `--fusion auto` where both ways exist.
+
+    Raises:
+        RuntimeUnavailable: the package, or the GPU it needs, is not there.
+        ArtifactError: the ONNX file is missing or damaged.
+        ConfigError: a profile or option that makes no sense.
+        ExportError: the parser or builder refused, crashed or hung.
+    """
+    options = options or EngineOptions()
+    found = engine_package.require(flavour)
+    facts = read_onnx(Path(onnx))
+    engine_profiles.check_profiles(profiles, facts.inputs, manifest)
+    if not output.parent.is_dir():
+        raise ConfigError(f"{output}: no such folder {output.parent}")
+    build = Build(facts, output, flavour, tuple(profiles), options)
+    if not found.plugins:
+        if options.fusion == "plugin":
+            engine_package.check_options(found, options, None)
+        return build.run("native", f"{found.title} has no plugin layers, only native exists")
+    return choose_fusion(build, judge)
+
+
+def build_from_onnx(
+    onnx: str | Path,
+    *,
+    flavour: Flavour,
+    output: str | Path | None = None,
+    min_shapes: str | Sequence[str] | None = None,
+    opt_shapes: str | Sequence[str] | None = None,
+    max_shapes: str | Sequence[str] | None = None,
+    options: EngineOptions | None = None,
+    judge: Judge | None = None,
+) -> EngineReport:
+    """What `tblock build` does: an ONNX file (or an artifact folder) and trtexec's shape flags to one engine.
+
+    Args:
+        onnx: the file, or an artifact folder with `model.onnx`. A manifest beside the file gives its digests,
+            its ranges limit the shapes, and where no shapes are given it gives them.
+        flavour: `tensorrt` or `tensorrt-rtx`.
+        output: the engine's path; None: `<stem>.<flavour>.engine` beside the file.
+        min_shapes, opt_shapes, max_shapes: trtexec's spelling; several texts make several profiles.
+        options, judge: as for `build_engine`.
+
+    Raises:
+        TblockError: as `build_engine`; ArtifactError also for a file that is not what the manifest says.
+    """
+    path = Path(onnx)
+    if path.is_dir() and (path / NAME).is_file():
+        path = path / "model.onnx"
+    engine_package.require(flavour)
+    manifest = _manifest_beside(path)
+    profiles = engine_profiles.from_flags(*map(_listed, (min_shapes, opt_shapes, max_shapes)))
+    if not profiles and manifest is not None:
+        profiles = engine_profiles.from_manifest(manifest)
+    target = Path(output) if output is not None else path.with_name(f"{path.stem}.{flavour}.engine")
+    return build_engine(
+        path, target, flavour=flavour, profiles=profiles, options=options, manifest=manifest, judge=judge
+    )
+
+
+def _listed(given: str | Sequence[str] | None) -> list[str]:
+    return [given] if given and isinstance(given, str) else list(given or ())
+
+
+def _manifest_beside(path: Path) -> Manifest | None:
+    """The manifest of the artifact the file belongs to, its files found unchanged; None for a file on its
+    own."""
+    if not path.is_file() or not (path.parent / NAME).is_file():
+        return None
+    artifact = read_artifact(path.parent)
+    if path.name not in artifact.manifest.files:
+        return None
+    artifact.path(path.name)
+    for data in read_onnx(path).data:
+        artifact.path(data.name)
+    return artifact.manifest

@@ -1,0 +1,131 @@
+"""One engine, built in this process: parse, check, configure, build. Runs inside
+`tblock.export.engine_worker` only.
+
+Strongly typed: dtypes come from the graph. A refused attention kernel is retried as decomposable, and the
+report says so.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tblock.errors import ExportError
+from tblock.export import engine_attention, engine_config, engine_fusion, engine_network
+from tblock.export.engine_device import Device
+from tblock.export.engine_log import Log, make_monitor
+from tblock.export.engine_options import EngineOptions, Profile
+from tblock.export.engine_package import Package
+from tblock.export.engine_report import EngineReport
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One engine to build.
+
+    Attributes:
+        onnx: the file.
+        output: the engine's path.
+        profiles: optimization profiles.
+        options: as asked.
+        fusion: `plugin` or `native`.
+        fusion_reason: for the report.
+        library: the plugin library, with `plugin`.
+        fused, fused_nodes, plugin_versions, opset, ir_version: of the file.
+    """
+
+    onnx: Path
+    output: Path
+    profiles: list[Profile]
+    options: EngineOptions
+    fusion: str
+    fusion_reason: str
+    library: Path | None
+    fused: dict[str, int]
+    fused_nodes: tuple[str, ...]
+    plugin_versions: dict[str, str]
+    opset: int
+    ir_version: int
+
+
+def build(
+    trt: Any, found: Package, job: Job, device: Device | None, say: Callable[[str], None]
+) -> EngineReport:
+    """Build and write one engine.
+
+    Args:
+        trt: the package's module.
+        found: the package.
+        job: what to build.
+        device: the machine's GPU.
+        say: takes progress, one line each.
+
+    Raises:
+        ExportError: the parser or the builder refuses, or a check after parsing fails.
+        ConfigError: an option this version does not have.
+    """
+    started = time.perf_counter()
+    title = f"{found.flavour} {trt.__version__}"
+    log = Log(trt)
+    builder = trt.Builder(log.logger)
+    if job.fusion == "plugin":
+        assert job.library is not None
+        say(f"registering plugins of {job.library.name}")
+        engine_fusion.register(trt, builder, job.library, job.plugin_versions, title)
+    say(f"parsing {job.onnx.name}")
+    # The parser stays referenced: the network points into its weights.
+    network, parser = engine_network.parse(trt, builder, log.logger, job.onnx, title)
+    plugin_layers = engine_fusion.check_taken(network, job.fusion, job.fused, job.fused_nodes, title)
+    reductions = engine_network.check_reductions(network, title)
+    if job.fusion == "native" and any("RMSNorm" in name for name in job.fused) and not reductions:
+        raise ExportError(
+            f"{title}: {job.onnx.name} has RMSNorm nodes, the parsed network sums over no activations"
+        )
+    counts = engine_network.layer_counts(network)
+    attention = engine_attention.choose_kernels(trt, network)
+    settings = engine_config.configure(trt, found, builder, job, device, make_monitor(trt, say))
+    say(f"building for {settings.gpus}")
+    engine = builder.build_serialized_network(network, settings.config)
+    if engine is None and any(choice.kernel == "dedicated" for choice in attention.choices):
+        say("building again with decomposable attention")
+        refusal = log.settle()
+        # A new network: heads that were padded before must not be padded twice.
+        network, parser = engine_network.parse(trt, builder, log.logger, job.onnx, title)
+        attention = engine_attention.choose_kernels(trt, network, refused=refusal)
+        engine = builder.build_serialized_network(network, settings.config)
+        if engine is not None:
+            log.warn(f"built again with decomposable attention; the builder had said: {refusal}")
+    if engine is None:
+        raise ExportError(f"{title}: the builder refuses {job.onnx.name}: {log.first_error()}")
+    del network, parser
+    with job.output.open("wb") as file:
+        size = file.write(memoryview(engine))
+    caches = engine_config.save_caches(settings)
+    return EngineReport(
+        flavour=found.flavour,
+        builder=trt.__version__,
+        file=job.output.name,
+        seconds=round(time.perf_counter() - started, 3),
+        bytes=size,
+        opset=job.opset,
+        ir_version=job.ir_version,
+        layers=counts,
+        reductions=reductions,
+        attention=[asdict(choice) for choice in attention.choices],
+        fusion=job.fusion,
+        fusion_reason=job.fusion_reason,
+        fused=job.fused,
+        plugin_layers=plugin_layers,
+        tf32=job.options.tf32,
+        profiles=[{name: [list(s) for s in shapes] for name, shapes in p.items()} for p in job.profiles],
+        compute_capability=settings.gpus,
+        hardware_compatibility=job.options.hardware_compatibility,
+        version_compatible=job.options.version_compatible,
+        strip_weights=job.options.strip_weights,
+        refit=job.options.refit,
+        weight_streaming=job.options.weight_streaming,
+        device=None if device is None else str(device),
+        caches=caches,
+        warnings=log.warnings(),
+    )

@@ -1,0 +1,175 @@
+"""Plugin or native: what `--fusion` means, and the gate that keeps the faster correct engine.
+
+Builds through the child process; runs nothing itself: who can run engines hands in a judge.
+"""
+
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tblock.errors import ConfigError, ExportError, TblockError
+from tblock.export import engine_child
+from tblock.export.engine_onnx import OnnxFacts
+from tblock.export.engine_options import EngineOptions, Flavour, Profile, default_library
+from tblock.export.engine_report import EngineReport
+
+
+@dataclass(frozen=True)
+class Trial:
+    """How one engine did inside the whole block, told by whoever can run it.
+
+    Attributes:
+        correct: within the float64 budget on the golden data.
+        milliseconds: median latency of the block at the profile's optimum.
+        detail: one line for the report.
+    """
+
+    correct: bool
+    milliseconds: float
+    detail: str
+
+
+Judge = Callable[[Path], Trial]
+"""Runs an engine file: the runtimes room does, and the caller hands it in, so that this room need not know
+it."""
+
+
+@dataclass(frozen=True)
+class Build:
+    """One engine to build, whichever way.
+
+    Attributes:
+        facts: of the ONNX file.
+        output: the engine's path.
+        flavour, profiles, options: as asked.
+    """
+
+    facts: OnnxFacts
+    output: Path
+    flavour: Flavour
+    profiles: tuple[Profile, ...]
+    options: EngineOptions
+
+    def run(
+        self, fusion: str, reason: str, library: Path | None = None, output: Path | None = None
+    ) -> EngineReport:
+        """Build in a child process.
+
+        Args:
+            fusion: `plugin` or `native`.
+            reason: for the report.
+            library: the plugin library, with `plugin`.
+            output: instead of the engine's path.
+
+        Raises:
+            TblockError: as raised in the child; the file at the path is then as it was.
+        """
+        target = output or self.output
+        partial = target.with_name(f".{target.name}.{os.getpid()}.part")
+        request = {
+            "action": "build",
+            "flavour": self.flavour,
+            "onnx": str(self.facts.path.resolve()),
+            "output": str(partial.resolve()),
+            "profiles": [{n: [list(s) for s in shapes] for n, shapes in p.items()} for p in self.profiles],
+            "options": self.options.to_dict(),
+            "fusion": fusion,
+            "fusion_reason": reason,
+            "library": str(library) if library else None,
+            "fused": self.facts.fused,
+            "fused_nodes": list(self.facts.fused_nodes),
+            "plugin_versions": self.facts.plugin_versions,
+            "opset": self.facts.opset,
+            "ir_version": self.facts.ir_version,
+            "data": [str(path.resolve()) for path in self.facts.data],
+        }
+        try:
+            answer = engine_child.ask(
+                request, title=self.flavour, timeout=self.options.timeout, progress=self.options.progress
+            )
+            os.replace(partial, target)
+        finally:
+            partial.unlink(missing_ok=True)
+        return replace(EngineReport.from_dict(answer["report"]), file=target.name)
+
+
+def choose_fusion(build: Build, judge: Judge | None) -> EngineReport:
+    """The three ways of `--fusion` where plugin layers exist.
+
+    Not executed with the package `tensorrt` (it needs a GPU); tested with a stand-in for the builder process.
+    """
+    wanted = build.options.fusion
+    if not build.facts.fused:
+        if wanted == "plugin":
+            raise ConfigError(
+                f"--fusion plugin: {build.facts.path.name} has no fused nodes; use --fusion native"
+            )
+        return build.run("native", "the graph has no fused nodes")
+    if wanted == "native":
+        return build.run("native", "asked for; the plugin library is not loaded")
+    library = Path(build.options.plugin_library) if build.options.plugin_library else default_library()
+    if library is None or not library.is_file():
+        what = f"{library}: no such file" if library else "no plugin library found"
+        if wanted == "plugin":
+            raise ExportError(f"--fusion plugin: {what}; tblock plugin build makes one")
+        return build.run(
+            "native", f"auto: {what}, so only native could be built (tblock plugin build makes one)"
+        )
+    if wanted == "plugin":
+        return build.run("plugin", "asked for", library)
+    if judge is None:
+        return build.run(
+            "native",
+            "auto: nothing here can run the engines to compare them; native is what needs no library",
+        )
+    return _faster(build, library, judge)
+
+
+def _faster(build: Build, library: Path, judge: Judge) -> EngineReport:
+    """Build both, run both inside the whole block, keep the faster correct one."""
+    reports: dict[str, EngineReport] = {}
+    trials: dict[str, Trial] = {}
+    paths = {f: build.output.with_name(f".{f}.{build.output.name}") for f in ("native", "plugin")}
+    try:
+        for fusion, path in paths.items():
+            try:
+                used = library if fusion == "plugin" else None
+                reports[fusion] = build.run(fusion, "auto", used, path)
+                trials[fusion] = judge(path)
+            except TblockError as error:
+                # One way that fails leaves the other: the report carries the reason.
+                trials[fusion] = Trial(False, math.nan, str(error))
+        correct = [fusion for fusion in paths if trials[fusion].correct]
+        if not correct:
+            details = "; ".join(f"{fusion}: {trial.detail}" for fusion, trial in trials.items())
+            raise ExportError(f"--fusion auto: no engine is right on the golden data: {details}")
+        kept = min(correct, key=lambda fusion: trials[fusion].milliseconds)
+        os.replace(paths[kept], build.output)
+    finally:
+        for path in paths.values():
+            path.unlink(missing_ok=True)
+    return replace(
+        reports[kept],
+        file=build.output.name,
+        fusion_reason=_reason(kept, trials),
+        trials=[{"fusion": fusion, **_entry(trial)} for fusion, trial in trials.items()],
+        executed=True,
+    )
+
+
+def _reason(kept: str, trials: dict[str, Trial]) -> str:
+    other = next(fusion for fusion in trials if fusion != kept)
+    if not trials[other].correct:
+        return (
+            f"auto: {kept} kept at {trials[kept].milliseconds:.4g} ms; {other} failed: {trials[other].detail}"
+        )
+    numbers = ", ".join(f"{fusion} {trial.milliseconds:.4g} ms" for fusion, trial in trials.items())
+    return f"auto: {numbers} inside the whole block, both correct; the faster is kept"
+
+
+def _entry(trial: Trial) -> dict[str, Any]:
+    milliseconds = None if math.isnan(trial.milliseconds) else trial.milliseconds
+    return {"correct": trial.correct, "milliseconds": milliseconds, "detail": trial.detail}

@@ -1,0 +1,109 @@
+"""The builder's configuration: flags, GPUs, profiles and caches, from our options."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tblock.errors import ConfigError
+from tblock.export.engine_device import Device
+from tblock.export.engine_package import Package, set_flag, set_gpus
+
+if TYPE_CHECKING:
+    from tblock.export.engine_build import Job
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A configuration and what the report says of it.
+
+    Attributes:
+        config: of the package.
+        gpus: which the engine is for.
+        timing_cache: where the timing cache lies, or None.
+        keep: what must live as long as the configuration.
+    """
+
+    config: Any
+    gpus: str
+    timing_cache: Path | None
+    keep: tuple[Any, ...]
+
+
+def configure(
+    trt: Any, found: Package, builder: Any, job: "Job", device: Device | None, monitor: Any
+) -> Settings:
+    """Make the configuration of one build.
+
+    Args:
+        trt, found, builder: the package.
+        job: what is built.
+        device: the machine's GPU.
+        monitor: progress monitor, or None.
+
+    Raises:
+        ConfigError: an option or profile that this version refuses.
+    """
+    options = job.options
+    config = builder.create_builder_config()
+    gpus = set_gpus(trt, config, found, options)
+    # On by default; a float32 block with TF32 products is no float32 block.
+    config.set_flag(trt.BuilderFlag.TF32) if options.tf32 else config.clear_flag(trt.BuilderFlag.TF32)
+    wanted = {
+        "VERSION_COMPATIBLE": options.version_compatible,
+        "STRIP_PLAN": options.strip_weights,
+        "REFIT": options.refit,
+        "WEIGHT_STREAMING": options.weight_streaming,
+    }
+    for name in [*(n for n, on in wanted.items() if on), *options.builder_flags]:
+        set_flag(trt, config, name, found.title)
+    if options.optimization_level is not None:
+        config.builder_optimization_level = options.optimization_level
+    if options.workspace is not None:
+        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, options.workspace)
+    if job.library is not None and options.version_compatible:
+        # Only a version-compatible engine may carry the library; others need it beside them at run time.
+        config.plugins_to_serialize = [str(job.library)]
+    if monitor is not None and hasattr(config, "progress_monitor"):
+        config.progress_monitor = monitor
+    profiles = [_add_profile(builder, config, index, job) for index in range(len(job.profiles))]
+    path, cache = _timing_cache(found, config, options.cache, trt.__version__, device)
+    return Settings(config, gpus, path, (monitor, cache, *profiles))
+
+
+def _add_profile(builder: Any, config: Any, index: int, job: "Job") -> Any:
+    profile = builder.create_optimization_profile()
+    for name, (low, opt, high) in job.profiles[index].items():
+        profile.set_shape(name, low, opt, high)
+    if config.add_optimization_profile(profile) < 0:
+        raise ConfigError(f"profile {index}: the builder refuses {dict(job.profiles[index])}")
+    return profile
+
+
+def _timing_cache(
+    found: Package, config: Any, folder: str | None, version: str, device: Device | None
+) -> tuple[Path | None, Any]:
+    """Load the timing cache of this version and GPU; TensorRT only. Not executed (needs a GPU)."""
+    if folder is None or found.flavour != "tensorrt" or device is None:
+        return None, None
+    name = f"timing-{version}-{device.name}-{device.compute_capability}".replace(" ", "_").replace("/", "_")
+    path = Path(folder, f"{name}.cache")
+    cache = config.create_timing_cache(path.read_bytes() if path.is_file() else b"")
+    config.set_timing_cache(cache, ignore_mismatch=False)
+    return path, cache
+
+
+def save_caches(settings: Settings) -> dict[str, str]:
+    """Write the timing cache back.
+
+    Returns:
+        For the report: cache to what became of it.
+    """
+    if settings.timing_cache is None:
+        return {}
+    path = settings.timing_cache
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f"{path.name}.{os.getpid()}")
+    fresh.write_bytes(memoryview(settings.config.get_timing_cache().serialize()))
+    os.replace(fresh, path)
+    return {"timing": path.name}

@@ -1,0 +1,214 @@
+"""Compiles every variant to PTX and cubin, without a GPU and without nvcc.
+
+One module per op and architecture: Triton emits PTX per variant, the entries are merged into one text, and the ptxas
+that Triton ships assembles it and reports registers, shared memory and spills. Owns nothing at run time.
+"""
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import triton
+from triton import knobs
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from tblock.errors import ExportError
+from tblock.export.plugins import kernels
+from tblock.export.plugins.variants import DTYPES, OPS, VARIANTS, Variant
+
+BASELINE = 80
+"""Lowest compute capability; its PTX is what every newer architecture can be compiled from at load."""
+
+DEFAULT_CUBINS = (90, 120)
+
+# Lowest PTX version that knows the architecture, so that drivers as old as possible load it (8.0 is CUDA 12.0).
+_PTX_VERSIONS = {80: 80, 86: 80, 87: 80, 89: 80, 90: 80, 100: 86, 103: 88, 120: 87, 121: 88}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """What the assembler says about one variant on one architecture. Bytes, except registers (per thread)."""
+
+    name: str
+    arch: int
+    registers: int
+    shared_bytes: int
+    spill_bytes: int
+    stack_bytes: int
+    vector_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Module:
+    """One op on one architecture: merged PTX, its cubin, and a resource row per variant."""
+
+    op: str
+    arch: int
+    ptx: str
+    cubin: bytes
+    resources: tuple[Resources, ...] = field(repr=False)
+
+
+def compile_variant(variant: Variant, arch: int, source: Any = kernels) -> Any:
+    """Run Triton's compiler on one variant.
+
+    Args:
+        variant: row of VARIANTS.
+        arch: compute capability, as 80 or 90.
+        source: module with the kernels (tests pass deliberately broken ones).
+
+    Returns:
+        Triton's CompiledKernel: `.asm` with ttir, ttgir, ptx; `.metadata.shared` in bytes.
+
+    Raises:
+        ExportError: the architecture is unknown, or Triton is in interpreter mode.
+    """
+    if arch not in _PTX_VERSIONS:
+        raise ExportError(f"arch={arch}: no PTX version known for it; one of {sorted(_PTX_VERSIONS)}")
+    if knobs.runtime.interpret:
+        raise ExportError("TRITON_INTERPRET is set: kernels cannot be compiled then; unset it")
+    fn = getattr(source, variant.op)
+    constants = {"ALIGN": variant.align, "COLS": variant.cols}
+    if variant.op != "swiglu":
+        constants |= {"ROWS": variant.tile_rows, "ONE_PASS": variant.one_pass}
+    names = fn.arg_names
+    signature = {name: _argument_type(name, DTYPES[variant.dtype][0]) for name in names}
+    # Pointers are promised at 16 bytes only where the launcher checked them.
+    attributes = {
+        (i,): [["tt.divisibility", 16]]
+        for i, n in enumerate(names)
+        if n.endswith("_ptr") and variant.align > 1
+    }
+    knobs.compilation.disable_line_info = True
+    return triton.compile(
+        ASTSource(fn, signature, constants, attributes),
+        target=GPUTarget("cuda", arch, 32),
+        options={"num_warps": variant.warps, "ptx_version": _PTX_VERSIONS[arch], "enable_fp_fusion": True},
+    )
+
+
+def _argument_type(name: str, element: str) -> str:
+    if name.isupper():
+        return "constexpr"
+    if name.endswith("_ptr"):
+        return f"*{element}"
+    return "fp32" if name in ("eps", "weight_offset") else "i64"
+
+
+def vector_bytes(ptx: str) -> int:
+    """Bytes of the narrowest global load or store in a PTX text: 16 means every access is a full vector."""
+    widths = []
+    for lanes, bits in re.findall(r"(?:ld|st)\.global(?:\.v(\d))?\.[bfu](\d+)", ptx):
+        widths.append(int(lanes or 1) * int(bits) // 8)
+    return min(widths)
+
+
+def compile_module(op: str, arch: int, report: Callable[[str], None] = lambda _: None) -> Module:
+    """Compile every variant of an op for one architecture and assemble them as one module.
+
+    Args:
+        op: of OPS.
+        arch: compute capability.
+        report: called with one line per module.
+
+    Returns:
+        The module.
+
+    Raises:
+        ExportError: the assembler refuses, or a variant spills registers.
+    """
+    parts, vectors, shared = [], {}, {}
+    for variant in (v for v in VARIANTS if v.op == op):
+        kernel = compile_variant(variant, arch)
+        ptx = kernel.asm["ptx"]
+        vectors[variant.name] = vector_bytes(ptx)
+        shared[variant.name] = kernel.metadata.shared
+        parts.append(
+            ptx.replace(f"{op}_param_", f"{variant.name}_param_").replace(
+                f".entry {op}(", f".entry {variant.name}("
+            )
+        )
+    merged = _merge(parts)
+    cubin, log = _assemble(merged, arch)
+    rows = []
+    for name, (registers, stack, spill) in _parse(log).items():
+        row = Resources(
+            name=name,
+            arch=arch,
+            registers=registers,
+            shared_bytes=shared[name],
+            spill_bytes=spill,
+            stack_bytes=stack,
+            vector_bytes=vectors[name],
+        )
+        if row.spill_bytes or row.stack_bytes:
+            raise ExportError(
+                f"{name} on sm_{arch}: {spill} bytes of spills, {stack} of stack; narrow its tile in variants.py"
+            )
+        rows.append(row)
+    if len(rows) != len(parts):
+        raise ExportError(
+            f"{op} on sm_{arch}: {len(parts)} variants in, {len(rows)} in the assembler's report"
+        )
+    report(
+        f"{op} sm_{arch}: {len(rows)} variants, at most {max(r.registers for r in rows)} registers, no spills"
+    )
+    return Module(op=op, arch=arch, ptx=merged, cubin=cubin, resources=tuple(rows))
+
+
+def compile_all(archs: Iterable[int], report: Callable[[str], None] = lambda _: None) -> list[Module]:
+    """Every op for every architecture, the baseline always among them.
+
+    Args:
+        archs: compute capabilities that get a cubin.
+        report: called with one line per module.
+
+    Returns:
+        Modules ordered by op, then architecture.
+    """
+    wanted = sorted({BASELINE, *archs})
+    return [compile_module(op, arch, report) for op in OPS for arch in wanted]
+
+
+def _merge(parts: list[str]) -> str:
+    """One PTX text from several with the same header; every entry uses the same extern shared array."""
+    header = re.search(r"\.version.*\n\.target.*\n\.address_size.*\n", parts[0])
+    assert header
+    bodies = [part[part.index(".visible .entry") :] for part in parts]
+    # Without the `a`, the code also runs on the other members of its family; ptxas refuses if it needs the `a`.
+    plain = re.sub(r"(\.target sm_\d+)a", r"\1", header.group())
+    text = plain + ".extern .shared .align 16 .b8 global_smem[];\n" + "".join(bodies)
+    return (
+        "\n".join(line for line in (re.sub(r"\s*//.*", "", raw) for raw in text.splitlines()) if line.strip())
+        + "\n"
+    )
+
+
+def _assemble(ptx: str, arch: int) -> tuple[bytes, str]:
+    # The older of the two assemblers Triton ships: its cubins load on older drivers.
+    ptxas = knobs.nvidia.ptxas.path
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder, "module.ptx"), Path(folder, "module.cubin")
+        source.write_text(ptx)
+        command = [ptxas, "-v", f"--gpu-name=sm_{arch}", str(source), "-o", str(target)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise ExportError(f"ptxas refused sm_{arch}: {done.stderr.strip()[:500]}")
+        return target.read_bytes(), done.stderr
+
+
+def _parse(log: str) -> dict[str, tuple[int, int, int]]:
+    """Entry name -> (registers, stack bytes, spill store + load bytes), from `ptxas -v`."""
+    found = {}
+    pattern = (
+        r"Compiling entry function '(\w+)'.*?(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
+        r".*?Used (\d+) registers"
+    )
+    for name, stack, stores, loads, registers in re.findall(pattern, log, re.DOTALL):
+        found[name] = (int(registers), int(stack), int(stores) + int(loads))
+    return found

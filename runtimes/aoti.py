@@ -1,0 +1,138 @@
+"""The aoti runner: the AOTInductor package, native code for the machine and torch it was compiled for.
+
+Owns the comparison of this machine with the manifest before the code is loaded. Loads torch.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import treespec_loads
+
+from tblock.block import ARGUMENTS
+from tblock.errors import ArtifactError, RuntimeUnavailable, reason
+from tblock.manifest import Artifact
+from tblock.runtimes.eager import as_tensor, torch_device
+from tblock.runtimes.runner import Arrays, Runner
+from tblock.weights import to_array
+
+CPU_LEVELS = ("DEFAULT", "AVX2", "AVX512")
+"""x86 values of torch.backends.cpu.get_cpu_capability(), each of which runs the code of those before it."""
+
+
+class AotiRunner(Runner):
+    """model.pt2 through torch._inductor.aoti_load_package; inputs in manifest order.
+
+    The package itself takes any width, rank and stride and computes on what it finds (DESIGN section 8, fact
+    11): the check in front of it is not a convenience.
+    """
+
+    name = "aoti"
+
+    def __init__(self, artifact: Artifact, *, threads: int | None = None) -> None:
+        """Compare, verify, load.
+
+        Args:
+            artifact: with an `aoti` target.
+            threads: torch's, for the whole process; None: as they are.
+
+        Raises:
+            ArtifactError: built for another torch or instruction set, or the package is damaged.
+            RuntimeUnavailable: built for a device this machine lacks.
+        """
+        target = artifact.manifest.targets["aoti"]
+        name = next((n for n in target["files"] if n.endswith(".pt2")), None)
+        if name is None:
+            raise ArtifactError(f"{artifact.folder}: the aoti target lists no .pt2 file")
+        check_build(f"{artifact.folder / name}", target)
+        super().__init__(artifact, provider=target.get("device", "cpu"))
+        self._device = torch_device(self.name, self.provider)
+        if self._device.type == "cuda":
+            self.device = torch.cuda.get_device_name()
+        path = artifact.path(name)
+        if threads is not None:
+            torch.set_num_threads(threads)
+        try:
+            self._package = torch._inductor.aoti_load_package(str(path))
+            self._order = _input_order(self._package, [spec.name for spec in artifact.manifest.inputs])
+        except (
+            Exception
+        ) as error:  # the loader raises whatever its zip reader, compiler check or linker raise
+            raise ArtifactError(f"{path}: AOTInductor cannot load it: {reason(error)}") from error
+
+    def _run(self, arrays: Arrays, sizes: dict[str, int]) -> Arrays:
+        values = self._call(self._tensors(arrays))
+        names = [spec.name for spec in self.artifact.manifest.outputs]
+        return {name: to_array(value) for name, value in zip(names, values, strict=True)}
+
+    def _bind(self, arrays: Arrays, sizes: dict[str, int]) -> Callable[[], None]:
+        tensors = self._tensors(arrays)
+
+        def execute() -> None:
+            self._call(tensors)
+            if self._device.type == "cuda":
+                torch.cuda.synchronize()
+
+        return execute
+
+    def _call(self, tensors: list[Tensor]) -> list[Tensor]:
+        # The package's own __call__ parses its signature from JSON at each call; the list is consumed.
+        with torch.inference_mode():
+            return self._package.loader.boxed_run(list(tensors))
+
+    def _tensors(self, arrays: Arrays) -> list[Tensor]:
+        return [as_tensor(arrays[name]).to(self._device) for name in self._order]
+
+
+def _input_order(package: Any, names: list[str]) -> list[str]:
+    """Manifest names in the order the package takes its inputs; a wrong one would compute without a word.
+
+    Args:
+        package: what aoti_load_package gave.
+        names: of the manifest's inputs, in order.
+
+    Raises:
+        ValueError: the package takes others.
+    """
+    spec = treespec_loads(package.loader.get_call_spec()[0])
+    positional, keywords = spec.child(0).num_leaves, list(spec.child(1).context)
+    by_argument = {argument: name for name, argument in ARGUMENTS.items()}
+    order = names[:positional] + [by_argument.get(argument, argument) for argument in keywords]
+    if sorted(order) != sorted(names):
+        raise ValueError(f"it takes {', '.join(order)}, the manifest says {', '.join(names)}")
+    return order
+
+
+def check_build(where: str, target: Mapping[str, Any]) -> None:
+    """Refuse a package that this torch or this CPU would run wrongly or die on.
+
+    Args:
+        where: the package, for the message.
+        target: its manifest entry: `torch`, `device`, `cpu_capability`.
+
+    Raises:
+        ArtifactError: built by another torch release, or for a CPU that can do more than this one.
+        RuntimeUnavailable: built for CUDA, and torch sees none.
+    """
+    built, here = str(target.get("torch", "unknown")), torch.__version__
+    if _release(built) != _release(here):
+        raise ArtifactError(f"{where}: built by torch {built}, this is torch {here}; export again")
+    device = target.get("device", "cpu")
+    if device != "cpu":
+        if not torch.cuda.is_available():
+            raise RuntimeUnavailable(f"aoti: {where} is built for {device}, torch {here} sees no CUDA device")
+        return
+    wanted, mine = str(target.get("cpu_capability", "unknown")), torch.backends.cpu.get_cpu_capability()
+    runs = wanted == mine or (
+        wanted in CPU_LEVELS and mine in CPU_LEVELS and CPU_LEVELS.index(wanted) <= CPU_LEVELS.index(mine)
+    )
+    if not runs:
+        raise ArtifactError(
+            f"{where}: built for a CPU with {wanted}, this one has {mine}; export again on such a machine"
+        )
+
+
+def _release(version: str) -> str:
+    """`2.13.0+cpu` to `2.13`: the shims an AOTInductor package links to are kept within a minor release."""
+    return ".".join(version.split("+")[0].split(".")[:2])

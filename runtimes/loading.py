@@ -1,0 +1,50 @@
+"""Opening an artifact in a runtime: from folder and names to a Runner; wrong use answered before imports."""
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+from tblock.errors import ArtifactError, RuntimeUnavailable
+from tblock.manifest import read_artifact
+from tblock.runtimes.onnx_file import external_locations
+from tblock.runtimes.runner import Runner
+from tblock.runtimes.table import missing_target, runtime_row
+
+
+def load_runner(folder: str | Path, runtime: str, **options: Any) -> Runner:
+    """As `tblock.runtimes.load`; options that are None count as not given."""
+    row = runtime_row(runtime)
+    given = {name: value for name, value in options.items() if value is not None}
+    for name, value in given.items():
+        if name not in row.options:
+            flags = ", ".join(row.options)
+            raise ArtifactError(f"{name}={value!r}: {runtime} has no such option; it takes {flags}")
+    threads = given.get("threads")
+    if threads is not None and threads < 1:
+        raise ArtifactError(f"threads={threads}: must be at least 1")
+    artifact = read_artifact(_folder(folder))
+    reason = missing_target(artifact, runtime)
+    if reason:
+        raise ArtifactError(f"{artifact.folder}: {reason}")
+    module_name, _, class_name = row.runner.partition(":")
+    try:
+        runner_class = getattr(importlib.import_module(module_name), class_name)
+    except ImportError as error:
+        raise RuntimeUnavailable(
+            f"{runtime}: {row.package} is not usable here ({error}); pip install 'tblock[{row.extra}]'"
+        ) from None
+    runner = runner_class(artifact, **given)
+    assert isinstance(runner, Runner)
+    return runner
+
+
+def _folder(folder: Any) -> Path:
+    """People hand over what they hand to InferenceSession: the file, or its bytes."""
+    if isinstance(folder, (bytes, bytearray, memoryview)):
+        names = external_locations(bytes(folder))
+        lost = f": its weights are in {', '.join(names)}, which bytes cannot find" if names else ""
+        raise ArtifactError(f"folder: got the bytes of a model{lost}; give the path of the artifact folder")
+    path = Path(folder)
+    if path.is_file():
+        raise ArtifactError(f"{path}: is a file; give the artifact folder it lies in, {path.parent}")
+    return path

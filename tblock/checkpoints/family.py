@@ -1,0 +1,139 @@
+"""What a family row is: how its settings become a BlockConfig and its tensor names become the block's.
+
+Owns the row types and the ways a stored tensor is taken apart; the rows themselves are in the families_* files.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tblock.checkpoints.fields import Fields
+from tblock.config import BlockConfig
+
+Take = Callable[[np.ndarray, BlockConfig], Sequence[np.ndarray]]
+"""One stored tensor (weight [out, in] or bias [out]) to the arrays of a rule's targets, in their order."""
+
+
+def whole(array: np.ndarray, config: BlockConfig) -> Sequence[np.ndarray]:
+    """As stored."""
+    return [array]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """One module of the family and the block's modules it fills; holds for its weight and its bias.
+
+    Attributes:
+        source: module path inside a layer; `{e}` stands for an expert's number.
+        targets: module paths of the block; `{e}` without one in `source` means every expert, in order.
+        take: how the stored tensor is taken apart.
+    """
+
+    source: str
+    targets: tuple[str, ...]
+    take: Take = whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class Embedding:
+    """What stands before layer 0, as tensor names behind the family's prefix.
+
+    Attributes:
+        tokens: the token table.
+        positions: the learned position table, if any.
+        position_offset: row of position 0 in it, from the settings.
+        token_types: the segment table, of which row 0 is added, if any.
+        norm: module path of the LayerNorm over the sum, if any.
+        scale: multiplies the token rows.
+    """
+
+    tokens: str
+    positions: str | None = None
+    position_offset: Callable[[Fields], int] = lambda fields: 0
+    token_types: str | None = None
+    norm: str | None = None
+    scale: Callable[[Fields], float] = lambda fields: 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """One row of the family table.
+
+    Attributes:
+        name: as in `model_type` of config.json.
+        prefixes: what may stand in front of every name, by the class the checkpoint was saved from.
+        layers: paths of the layers behind the prefix, by the age of the checkpoint.
+        config: the settings and a layer's number to BlockConfig fields.
+        rules: the layer's modules.
+        ignored: regular expressions of names inside a layer that are buffers, not weights.
+        embedding: None where the family has no tokens or they are not supported.
+        depth: settings key of the number of layers.
+        section: settings object that holds the family's part in a composite model.
+    """
+
+    name: str
+    prefixes: tuple[str, ...]
+    layers: tuple[str, ...]
+    config: Callable[[Fields, int], dict[str, Any]]
+    rules: tuple[Rule, ...]
+    ignored: tuple[str, ...] = ()
+    embedding: Embedding | None = None
+    depth: str = "num_hidden_layers"
+    section: str | None = None
+
+
+def rules(table: dict[str, str | tuple[str, ...]], take: Take = whole) -> tuple[Rule, ...]:
+    """Rules from a source-to-target table."""
+    return tuple(
+        Rule(source=source, targets=(targets,) if isinstance(targets, str) else targets, take=take)
+        for source, targets in table.items()
+    )
+
+
+def transposed(array: np.ndarray, config: BlockConfig) -> Sequence[np.ndarray]:
+    """GPT-2's Conv1D keeps weights as [in, out]; biases stay."""
+    return [np.ascontiguousarray(array.T)]
+
+
+def qkv_rows(array: np.ndarray, config: BlockConfig) -> Sequence[np.ndarray]:
+    """Rows q, k, v one after the other."""
+    return np.split(array, [config.q_dim, config.q_dim + config.kv_dim])
+
+
+def qkv_columns(array: np.ndarray, config: BlockConfig) -> Sequence[np.ndarray]:
+    """Conv1D: columns q, k, v one after the other."""
+    return [np.ascontiguousarray(part) for part in qkv_rows(array.T, config)]
+
+
+def qkv_per_group(array: np.ndarray, config: BlockConfig) -> Sequence[np.ndarray]:
+    """Rows by key/value head: its H/K query heads, then its k, then its v (GPT-NeoX with H/K = 1, Falcon)."""
+    per_group = config.num_heads // (config.num_kv_heads or 1)
+    groups = array.reshape(config.num_kv_heads, per_group + 2, config.head_dim, *array.shape[1:])
+    parts = groups[:, :per_group], groups[:, per_group], groups[:, per_group + 1]
+    return [np.ascontiguousarray(part).reshape(-1, *array.shape[1:]) for part in parts]
+
+
+def halves(array: np.ndarray, config: BlockConfig) -> Sequence[np.ndarray]:
+    """Rows of the first target, then as many of the second."""
+    return np.split(array, 2)
+
+
+def each_expert(array: np.ndarray, config: BlockConfig) -> Sequence[np.ndarray]:
+    """[N, out, in] to one matrix for each expert."""
+    return list(array)
+
+
+def half_split(heads: Callable[[BlockConfig], int]) -> Take:
+    """Undo llama.cpp's row order of q and k.
+
+    Its rotation pairs neighbours, so its converter interleaves each head's two halves; the block's half-split pairs
+    (i, i + R/2) as the original checkpoint did.
+    """
+
+    def take(array: np.ndarray, config: BlockConfig) -> Sequence[np.ndarray]:
+        pairs = array.reshape(heads(config), -1, 2, *array.shape[1:])
+        return [np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(array.shape)]
+
+    return take

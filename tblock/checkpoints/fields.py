@@ -1,0 +1,136 @@
+"""Reading a model's own settings (config.json or GGUF metadata) with the file and the key in every message."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tblock.errors import ConfigError
+
+_REQUIRED = object()
+
+_ACTIVATIONS = {
+    "silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_python": "gelu", "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh", "gelu_accurate": "gelu_tanh", "relu": "relu",
+    "relu2": "relu2", "relu_2": "relu2",
+}  # fmt: skip
+"""Names in the field for the activations of tblock.choices."""
+
+_GATED = {"silu": "swiglu", "gelu": "geglu", "gelu_tanh": "geglu_tanh"}
+
+
+class Fields:
+    """A mapping of settings that knows where it came from.
+
+    Attributes:
+        where: the file, for messages.
+        values: the settings as read.
+    """
+
+    def __init__(self, where: str, values: dict[str, Any]) -> None:
+        self.where, self.values = where, values
+
+    @classmethod
+    def from_json(cls, path: Path) -> "Fields":
+        """Read config.json.
+
+        Raises:
+            ConfigError: missing, or not a JSON object.
+        """
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError(
+                f"{path}: {error.strerror or error}; a checkpoint needs its config.json"
+            ) from None
+        except ValueError as error:
+            raise ConfigError(f"{path}: not JSON ({error})") from None
+        if not isinstance(values, dict):
+            raise ConfigError(f"{path}: got a JSON {type(values).__name__}, wanted an object")
+        return cls(str(path), values)
+
+    def __contains__(self, name: str) -> bool:
+        return self.values.get(name) is not None
+
+    def sub(self, name: str) -> "Fields":
+        """The nested object of that name, empty where there is none."""
+        value = self.values.get(name) or {}
+        if not isinstance(value, dict):
+            raise ConfigError(f"{self.where}: {name}={value!r}, wanted an object")
+        return Fields(f"{self.where}: {name}", value)
+
+    def _get(self, name: str, default: Any, kinds: tuple[type, ...], wanted: str) -> Any:
+        value = self.values.get(name)
+        if value is None:
+            if default is _REQUIRED:
+                raise ConfigError(f"{self.where}: {name} is missing, wanted {wanted}")
+            return default
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            raise ConfigError(f"{self.where}: {name}={value!r}, wanted {wanted}")
+        return value
+
+    def integer(self, name: str, default: Any = _REQUIRED) -> Any:
+        """An int; `default` (None allowed) where the key is absent or null."""
+        return self._get(name, default, (int,), "an integer")
+
+    def number(self, name: str, default: Any = _REQUIRED) -> Any:
+        """A float; ints are taken."""
+        value = self._get(name, default, (int, float), "a number")
+        return value if value is None else float(value)
+
+    def nullable(self, name: str, absent: Any) -> Any:
+        """A number where null means off and is not the same as an absent key, which takes `absent`."""
+        return self.number(name, None) if name in self.values else absent
+
+    def flag(self, name: str, default: Any = _REQUIRED) -> Any:
+        """true or false."""
+        return self._get(name, default, (bool,), "true or false")
+
+    def text(self, name: str, default: Any = _REQUIRED) -> Any:
+        """A string."""
+        return self._get(name, default, (str,), "a string")
+
+    def items(self, name: str, default: Any = None) -> Any:
+        """A list."""
+        return self._get(name, default, (list,), "a list")
+
+    def activation(self, name: str, default: Any = _REQUIRED) -> str:
+        """The activation behind the field's many names for it.
+
+        Raises:
+            ConfigError: one that the block does not have.
+        """
+        value = self.text(name, default)
+        if value not in _ACTIVATIONS:
+            raise ConfigError(
+                f"{self.where}: {name}={value!r}: unknown activation; known: {', '.join(_ACTIVATIONS)}"
+            )
+        return _ACTIVATIONS[value]
+
+    def gated_ffn(self, name: str, default: Any = _REQUIRED) -> str:
+        """`ffn` of a BlockConfig for a gate with that activation.
+
+        Raises:
+            ConfigError: unknown, or not one a gated FFN of the block can have.
+        """
+        activation = self.activation(name, default)
+        if activation not in _GATED:
+            raise ConfigError(
+                f"{self.where}: {name}={self.values[name]!r}: a gated FFN has {', '.join(_GATED)} only"
+            )
+        return _GATED[activation]
+
+    def refuse(self, family: str, **unsupported: Any) -> None:
+        """Refuse settings that ask for what the block cannot do.
+
+        Args:
+            family: named in the message.
+            unsupported: setting name to the values that are fine (a tuple); absent counts as fine.
+
+        Raises:
+            ConfigError: names the setting, its value and what is supported.
+        """
+        for name, fine in unsupported.items():
+            value = self.values.get(name)
+            if value is not None and value not in fine:
+                wanted = " or ".join(map(repr, fine))
+                raise ConfigError(f"{self.where}: {name}={value!r}: {family} is supported with {wanted} only")

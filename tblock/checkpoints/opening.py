@@ -1,0 +1,157 @@
+"""Finding out what a path holds and opening it: a Hugging Face folder, a .safetensors file or a GGUF file.
+
+Pickle files are refused by name, never opened.
+"""
+
+import difflib
+import json
+from pathlib import Path
+
+from tblock.checkpoints import families_encoder, families_gated, families_gguf, families_layernorm
+from tblock.checkpoints.checkpoint import Checkpoint
+from tblock.checkpoints.family import Family
+from tblock.checkpoints.fields import Fields
+from tblock.checkpoints.gguf_source import GgufSource
+from tblock.checkpoints.safetensors_source import SafetensorsSource
+from tblock.errors import ConfigError
+
+FAMILIES: dict[str, Family] = {
+    row.name: row for row in families_gated.ROWS + families_layernorm.ROWS + families_encoder.ROWS
+}
+"""`model_type` of config.json to its row."""
+
+MISSING_FEATURES: dict[str, str] = {
+    "gpt_oss": "attention sinks, clamped SwiGLU with alpha, biases in router and experts",
+    "granite": "residual, attention and embedding multipliers",
+    "granitemoe": "residual, attention and embedding multipliers",
+    "smollm3": "per-layer RoPE switches",
+    "cohere2": "per-layer RoPE switches",
+    "llama4_text": "chunked attention, per-layer RoPE switches, RoPE on complex pairs with QK norm after it",
+    "deepseek_v2": "multi-head latent attention",
+    "deepseek_v3": "multi-head latent attention, grouped router with correction bias",
+    "qwen2_moe": "a gate on the shared expert",
+    "qwen3_next": "gated delta-rule layers, a gate on attention",
+    "bloom": "ALiBi positions",
+    "mpt": "ALiBi positions",
+    "t5": "relative position bias, cross-attention",
+    "bart": "cross-attention",
+    "mamba": "state-space layers",
+    "deberta-v2": "disentangled attention",
+    "modernbert": "bidirectional sliding windows",
+}
+"""Families people ask for that the block cannot say, and why."""
+
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+
+
+def open_checkpoint(path: str | Path) -> Checkpoint:
+    """Open a checkpoint; only headers are read.
+
+    Args:
+        path: a folder with config.json and safetensors (one file or shards with an index), a .safetensors file with
+            config.json beside it, or a .gguf file.
+
+    Raises:
+        ConfigError: missing, damaged, not a checkpoint, a pickle, or of a family that is not supported.
+        RuntimeUnavailable: a GGUF file without the gguf package.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise ConfigError(f"{path}: no such file or folder; give a checkpoint")
+    if path.is_dir():
+        return _open_folder(path)
+    if path.suffix in _PICKLES:
+        raise ConfigError(f"{path}: {_pickle_hint()}")
+    if path.suffix == ".safetensors":
+        return _open_safetensors(path, path.parent, [path])
+    with path.open("rb") as file:
+        if file.read(4) == b"GGUF" or path.suffix == ".gguf":
+            return _open_gguf(path)
+    raise ConfigError(f"{path}: not a checkpoint; give a Hugging Face folder, a .safetensors or a .gguf file")
+
+
+def _open_gguf(path: Path) -> Checkpoint:
+    source = GgufSource(path)
+    fields = Fields(str(path), source.metadata)
+    arch = fields.text("general.architecture")
+    if arch not in families_gguf.ROWS:
+        raise ConfigError(
+            f"{path}: architecture {arch!r} is not supported in GGUF; known: {', '.join(families_gguf.ROWS)}; "
+            "give the Hugging Face folder instead"
+        )
+    if families_gguf.ROPE_FREQS in source.names():
+        fields.values[families_gguf.ROPE_FREQS] = source.read(families_gguf.ROPE_FREQS).tolist()
+    return Checkpoint(family=families_gguf.ROWS[arch], fields=fields, source=source)
+
+
+def _open_folder(path: Path) -> Checkpoint:
+    index = path / "model.safetensors.index.json"
+    if index.exists():
+        weight_map = _read_index(index)
+        shards = sorted({path / name for name in weight_map.values()})
+        for shard in shards:
+            if not shard.exists():
+                raise ConfigError(f"{path}: shard {shard.name} of {index.name} is missing; fetch it again")
+        return _open_safetensors(path, path, shards, weight_map)
+    files = sorted(path.glob("*.safetensors"))
+    if (path / "model.safetensors") in files:
+        files = [path / "model.safetensors"]
+    if len(files) == 1:
+        return _open_safetensors(path, path, files)
+    if files:
+        raise ConfigError(f"{path}: {len(files)} .safetensors files but no {index.name}; give one file")
+    pickles = [p.name for p in sorted(path.iterdir()) if p.suffix in _PICKLES]
+    if pickles:
+        raise ConfigError(f"{path}: has only {pickles[0]}; {_pickle_hint()}")
+    ggufs = sorted(path.glob("*.gguf"))
+    if len(ggufs) == 1:
+        return _open_gguf(ggufs[0])
+    raise ConfigError(
+        f"{path}: not a checkpoint; wanted config.json and model.safetensors, or one .gguf file"
+    )
+
+
+def _open_safetensors(
+    path: Path, folder: Path, files: list[Path], weight_map: dict[str, str] | None = None
+) -> Checkpoint:
+    fields = Fields.from_json(folder / "config.json")
+    fields.refuse("a checkpoint", quantization_config=())
+    family = find_family(fields.text("model_type"), fields.where)
+    if family.section and family.section in fields:
+        fields = fields.sub(family.section)
+    return Checkpoint(family=family, fields=fields, source=SafetensorsSource(path, files, weight_map))
+
+
+def _read_index(index: Path) -> dict[str, str]:
+    try:
+        weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        good = isinstance(weight_map, dict) and all(isinstance(v, str) for v in weight_map.values())
+    except (ValueError, KeyError, TypeError):
+        good = False
+    if not good:
+        raise ConfigError(f"{index}: not a safetensors index, wanted an object with weight_map")
+    return weight_map
+
+
+def find_family(model_type: str, where: str) -> Family:
+    """Look up a family by `model_type`.
+
+    Raises:
+        ConfigError: unknown, or known and lacking features, which are named.
+    """
+    if model_type in FAMILIES:
+        return FAMILIES[model_type]
+    if model_type in MISSING_FEATURES:
+        raise ConfigError(
+            f"{where}: family {model_type!r} is not supported: it needs {MISSING_FEATURES[model_type]}"
+        )
+    near = difflib.get_close_matches(model_type, FAMILIES, n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    raise ConfigError(f"{where}: unknown family {model_type!r}; {hint}known: {', '.join(FAMILIES)}")
+
+
+def _pickle_hint() -> str:
+    return (
+        "pickle runs code and is never loaded; where you trust it, convert it with transformers: "
+        "AutoModel.from_pretrained(OLD).save_pretrained(NEW)"
+    )

@@ -1,0 +1,130 @@
+"""The probe at import: one layer against the family's own implementation on the same weights.
+
+Proves what names and shapes cannot: QK-norm order, RoPE layout, head grouping, unit offset, where eps and the soft cap
+stand, the window's edge, how the router is normalised. Imports torch and transformers.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tblock.block import Block
+from tblock.checkpoints.checkpoint import Checkpoint
+from tblock.checkpoints.reference import SMALL_WINDOW, load_family_layer
+from tblock.config import BlockConfig
+from tblock.errors import ParityError
+from tblock.weights import fill
+
+LIMITS = {"float32": 1e-5, "float64": 1e-12}
+"""Largest error of a live token. Sound layers measure below a fifth of it (bench/results/probe_faults.json)."""
+
+SEQ = 13
+"""Tokens: more than twice SMALL_WINDOW, so that window and padding both bite."""
+
+FLOOR = 0.05
+"""A sublayer's change is weighed as at least this share of the output; below it float32's own rounding rules."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeResult:
+    """What the probe measured.
+
+    Attributes:
+        family: of the checkpoint.
+        layer: its number.
+        error_BS: [B, S] float64, each live token's error; nan for padding.
+    """
+
+    family: str
+    layer: int
+    error_BS: np.ndarray
+
+    @property
+    def worst(self) -> float:
+        """The largest error of a live token."""
+        return float(np.nanmax(self.error_BS))
+
+
+def probe(checkpoint: Checkpoint, layer: int, *, seed: int = 0) -> ProbeResult:
+    """Run one layer as our block and as the family's own, in float32, and compare per token.
+
+    Args:
+        checkpoint: open.
+        layer: 0 .. num_layers - 1.
+        seed: of the hidden states.
+
+    Returns:
+        The error of each token.
+
+    Raises:
+        ParityError: a live token is off by more than LIMITS, or NaN.
+        RuntimeUnavailable: transformers is not installed.
+        ConfigError: the layer cannot be read.
+    """
+    theirs = load_family_layer(checkpoint, layer)
+    config = probe_config(checkpoint.config(layer), theirs.window)
+    block = Block(config)
+    fill(block, checkpoint.weights(layer), dtype=torch.float32, where=str(checkpoint.path))
+    x_BSD, live_BS, positions_BS = probe_inputs(config, seed)
+    with torch.no_grad():
+        ours_BSD = block(x_BSD, live_BS, positions_BS)
+    error_BS = token_error(ours_BSD, theirs(x_BSD, live_BS, positions_BS), x_BSD)
+    error_BS = np.where(live_BS.numpy(), error_BS, np.nan)
+    result = ProbeResult(family=checkpoint.family, layer=layer, error_BS=error_BS)
+    if not result.worst <= LIMITS["float32"] or np.isnan(error_BS[live_BS.numpy()]).any():
+        row, token = np.unravel_index(np.nanargmax(error_BS), error_BS.shape)
+        raise ParityError(
+            f"{checkpoint.path}: layer {layer} differs from transformers' {checkpoint.family} by {result.worst:.2e} at "
+            f"batch {row}, token {token}, wanted at most {LIMITS['float32']:.0e}; report it, or import with --no-verify-import"
+        )
+    return result
+
+
+def probe_config(config: BlockConfig, window: int | None) -> BlockConfig:
+    """The config under test: a short rotation table, and the sliding window shrunk by what the reference's lost.
+
+    Args:
+        config: of the layer.
+        window: the reference's sliding window before it was shrunk; None: it has none.
+    """
+    ours = config.sliding_window
+    if ours is not None:
+        # By the difference, not to the same number: a window that is off by one must stay off by one.
+        shrunk = SMALL_WINDOW if window is None else ours - window + min(window, SMALL_WINDOW)
+        ours = max(min(ours, shrunk), 1)
+    return config.replace(sliding_window=ours, max_position=SEQ)
+
+
+def probe_inputs(config: BlockConfig, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Hidden states, one sequence whole, one padded left, one padded right.
+
+    Tokens differ in size: those at sqrt(eps) tell eps inside the root from eps outside and from another eps.
+
+    Returns:
+        x_BSD: [3, SEQ, D] float32; live_BS: [3, SEQ] bool; positions_BS: [3, SEQ] int64.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    sizes = torch.tensor([1.0, 0.3, config.norm_eps**0.5, 3.0]).repeat(SEQ)[:SEQ]
+    x_BSD = torch.randn(3, SEQ, config.dim, generator=generator) * sizes[:, None]
+    live_BS = torch.ones(3, SEQ, dtype=torch.bool)
+    live_BS[1, :3] = False
+    live_BS[2, -3:] = False
+    positions_BS = (live_BS.long().cumsum(-1) - 1).clamp(min=0)
+    return x_BSD, live_BS, positions_BS
+
+
+def token_error(y_BSD: Tensor, reference_BSD: Tensor, x_BSD: Tensor) -> np.ndarray:
+    """Relative L2 distance of each token, relative to what the layer changed.
+
+    A residual layer that does nothing is nearly right relative to its output; so the smaller of output and change counts,
+    but no less than FLOOR of the output.
+
+    Returns:
+        [B, S] float64.
+    """
+    y, reference, x = (t.double() for t in (y_BSD, reference_BSD, x_BSD))
+    size = reference.norm(dim=-1)
+    weighed = torch.minimum((reference - x).norm(dim=-1), size).maximum(FLOOR * size)
+    return ((y - reference).norm(dim=-1) / weighed.clamp(min=torch.finfo(torch.float64).tiny)).numpy()

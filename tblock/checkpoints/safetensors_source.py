@@ -1,0 +1,143 @@
+"""Reading safetensors, one file or shards with an index, memory-mapped and checked before use.
+
+The header is parsed here instead of by the safetensors package: taking one layer must map only that layer, bfloat16 has
+to come out as ml_dtypes, and truncated, overlapping or gapped files each get their own message. Format:
+huggingface/safetensors README (8 bytes little-endian header length, JSON header, data without holes).
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+
+from tblock.checkpoints.source import MappedFile
+from tblock.errors import ConfigError
+
+_DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
+_WIDTHS = {
+    "BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16,
+    "I32": 32, "U32": 32, "F32": 32, "I64": 64, "U64": 64, "F64": 64, "C64": 64, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
+}  # fmt: skip
+"""Bits of each dtype the format knows; those outside _DTYPES are refused only when such a tensor is wanted."""
+
+MAX_HEADER = 100_000_000
+"""Bytes; the format's own limit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Entry:
+    file: MappedFile
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+
+class SafetensorsSource:
+    """Tensors of one .safetensors file or of several shards."""
+
+    def __init__(self, path: Path, files: Sequence[Path], weight_map: dict[str, str] | None = None) -> None:
+        """Read every header.
+
+        Args:
+            path: what the user gave.
+            files: the .safetensors files.
+            weight_map: the index's tensor name to file name, to be checked against the headers.
+
+        Raises:
+            ConfigError: a file is missing, truncated or malformed, or shards and index disagree.
+        """
+        self.path, self.bytes_read = path, 0
+        self._entries: dict[str, _Entry] = {}
+        for file in files:
+            for name, entry in _read_header(file).items():
+                if name in self._entries:
+                    other = self._entries[name].file.path.name
+                    raise ConfigError(f"{path}: tensor {name} is in two shards, {other} and {file.name}")
+                self._entries[name] = entry
+        for name, shard in (weight_map or {}).items():
+            if name not in self._entries or self._entries[name].file.path.name != shard:
+                found = self._entries[name].file.path.name if name in self._entries else "no shard"
+                raise ConfigError(f"{path}: the index puts tensor {name} in {shard}, found in {found}")
+
+    def names(self) -> Iterable[str]:
+        """Every tensor's name."""
+        return self._entries
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """As stored."""
+        return self._entries[name].shape
+
+    def read(self, name: str) -> np.ndarray:
+        """A view into the mapped file, in the stored dtype.
+
+        Raises:
+            ConfigError: a dtype that is no weight's.
+        """
+        entry = self._entries[name]
+        array = entry.file.array(entry.offset, _dtype(entry, name), entry.shape)
+        self.bytes_read += array.nbytes
+        return array
+
+    def read_rows(self, name: str, rows: Sequence[int]) -> np.ndarray:
+        """A copy of some rows.
+
+        Raises:
+            ConfigError: a dtype that is no weight's.
+        """
+        entry = self._entries[name]
+        array = entry.file.array(entry.offset, _dtype(entry, name), entry.shape)[np.asarray(rows)]
+        self.bytes_read += array.nbytes
+        return array
+
+
+def _dtype(entry: _Entry, name: str) -> np.dtype:
+    if entry.dtype not in _DTYPES:
+        raise ConfigError(
+            f"{entry.file.path}: tensor {name} has dtype {entry.dtype}, wanted {', '.join(_DTYPES)}; dequantize it first"
+        )
+    return np.dtype(_DTYPES[entry.dtype])
+
+
+def _read_header(path: Path) -> dict[str, _Entry]:
+    file = MappedFile(path)
+    length = int.from_bytes(file.raw(0, 8), "little")
+    if file.size < 8 or not 2 <= length <= MAX_HEADER or file.raw(8, 1) != b"{":
+        raise ConfigError(f"{path}: not a safetensors file")
+    if 8 + length > file.size:
+        raise ConfigError(f"{path}: truncated in the header ({file.size} bytes, header ends at {8 + length})")
+    try:
+        header = json.loads(file.raw(8, length), object_pairs_hook=_unique)
+        header.pop("__metadata__", None)
+        spans = sorted((*map(int, v["data_offsets"]), name) for name, v in header.items())
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path}: malformed safetensors header ({error})") from None
+    entries, position = {}, 0
+    for begin, end, name in spans:
+        dtype, shape = header[name].get("dtype"), tuple(header[name].get("shape", ()))
+        if dtype not in _WIDTHS:
+            raise ConfigError(
+                f"{path}: tensor {name} has unknown dtype {dtype!r}; known: {', '.join(_WIDTHS)}"
+            )
+        if begin != position:
+            kind = "overlaps the tensor before it" if begin < position else "leaves a hole before it"
+            raise ConfigError(f"{path}: tensor {name} at bytes {begin} to {end} {kind}; the file is damaged")
+        if (end - begin) * 8 != int(np.prod(shape, dtype=np.int64)) * _WIDTHS[dtype]:
+            raise ConfigError(
+                f"{path}: tensor {name} has {end - begin} bytes, not those of {dtype} {list(shape)}"
+            )
+        entries[name] = _Entry(file=file, dtype=dtype, shape=shape, offset=8 + length + begin)
+        position = end
+    if 8 + length + position != file.size:
+        kind = "truncated" if 8 + length + position > file.size else "longer than its header says"
+        raise ConfigError(f"{path}: {kind} ({file.size} bytes, wanted {8 + length + position})")
+    return entries
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    names = [name for name, _ in pairs]
+    if len(set(names)) != len(names):
+        raise ValueError(f"{next(n for n in names if names.count(n) > 1)!r} occurs twice")
+    return dict(pairs)

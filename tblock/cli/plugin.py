@@ -1,0 +1,81 @@
+"""`tblock plugin`: build, list or locate the TensorRT plugin library."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tblock.cli import output, spelling
+from tblock.errors import ConfigError, ExportError
+
+app = typer.Typer(
+    add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True
+)
+
+
+@app.command()
+def build(
+    library: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Default: the per-user cache.")
+    ] = None,
+    cubins: Annotated[str, typer.Option(help="Architectures that get machine code.")] = "90,120",
+    force: Annotated[bool, typer.Option("--force", help="Even where the cache has it.")] = False,
+) -> None:
+    """Build the library: no GPU, no nvcc and no TensorRT needed."""
+    from tblock.export import plugins
+
+    try:
+        architectures = tuple(int(text) for text in spelling.names(cubins))
+    except ValueError:
+        raise ConfigError(f"--cubins {cubins!r}: wanted a comma list of numbers, such as 90,120") from None
+    print(plugins.build(library, cubins=architectures, force=force, report=output.progress))
+
+
+@app.command(name="list")
+def list_(
+    every: Annotated[bool, typer.Option("--all", help="Each kernel variant on a line of its own.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Say what the library holds: creators, and the kernel variants with their resources."""
+    from tblock.contract import DOMAIN, PLUGINS
+    from tblock.export import plugins
+
+    path = _library()
+    rows = plugins.describe(path)
+    if json:
+        output.print_json({"library": str(path), "table": plugins.read_table(path)})
+        return
+    print(path)
+    for op in PLUGINS:
+        print(f"creator {op.onnx_name}, namespace {DOMAIN}, version {op.version}")
+    if every:
+        header = list(rows[0])
+        output.print_table(header, [[str(row[name]) for name in header] for row in rows])
+        return
+    groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((row["op"], row["dtype"], f"sm_{row['arch']}"), []).append(row)
+    counts = ("registers", "shared_bytes", "spill_bytes", "vector_bytes")
+    header = ["op", "dtype", "arch", ">variants", *(f">most {name.replace('_', ' ')}" for name in counts)]
+    output.print_table(
+        header,
+        [
+            [*group, str(len(members)), *(str(max(member[name] for member in members)) for name in counts)]
+            for group, members in groups.items()
+        ],
+    )
+
+
+@app.command()
+def path() -> None:
+    """Print where the library is."""
+    print(_library())
+
+
+def _library() -> Path:
+    from tblock.export import plugins
+
+    found = plugins.library_path()
+    if found is None:
+        raise ExportError("no plugin library here; `tblock plugin build` makes one")
+    return found

@@ -1,0 +1,147 @@
+"""Every family against its own implementation in transformers (or torch): same weights, same hidden states, per token.
+
+To add a runtime's column: a test over CASES that takes `family` (model, checkpoint) and notes its result in
+`family_report` under that column.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+import torch
+from family_cases import CASES, Case, randomize, save_model
+from torch import Tensor, nn
+
+from tblock import Block
+from tblock.checkpoints import Checkpoint, from_torch_layer, from_torch_state, open_checkpoint
+from tblock.checkpoints.opening import FAMILIES
+from tblock.checkpoints.probe import LIMITS, probe, token_error
+from tblock.checkpoints.reference import FamilyLayer
+from tblock.weights import fill
+
+PADDINGS = ("none", "left", "right")
+LENGTHS = (1, 7, 33)
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+@dataclass(frozen=True)
+class Family:
+    """One case's model and the checkpoint it was saved as."""
+
+    case: Case
+    model: nn.Module
+    checkpoint: Checkpoint
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: case.id)
+def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Family]:
+    """A random model of the family, saved by transformers and opened by tblock."""
+    folder = tmp_path_factory.mktemp("family")
+    model = save_model(request.param, folder)
+    yield Family(request.param, model, open_checkpoint(folder))
+
+
+def inputs(dim: int, seq: int, padding: str, dtype: torch.dtype) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """x [2, S, D], padding mask [2, S] or None, positions [2, S] or None; the second row is padded by a third."""
+    x_BSD = torch.randn(2, seq, dim, generator=torch.Generator().manual_seed(seq)).to(dtype)
+    if padding == "none":
+        return x_BSD, None, None
+    live_BS = torch.ones(2, seq, dtype=torch.bool)
+    pads = slice(None, seq // 3) if padding == "left" else slice(seq - seq // 3, None)
+    live_BS[1, pads] = False
+    return x_BSD, live_BS, (live_BS.long().cumsum(-1) - 1).clamp(min=0)
+
+
+def worst_error(block: Block, theirs, dim: int, dtype: torch.dtype) -> float:
+    """The largest error of a live token over all lengths and paddings."""
+    worst = 0.0
+    for seq in LENGTHS:
+        for padding in PADDINGS:
+            x_BSD, live_BS, positions_BS = inputs(dim, seq, padding, dtype)
+            with torch.no_grad():
+                y_BSD = block(x_BSD, live_BS, positions_BS)
+            error_BS = token_error(y_BSD, theirs(x_BSD, live_BS, positions_BS), x_BSD)
+            live = slice(None) if live_BS is None else live_BS.numpy()
+            assert not (error_BS[live] != error_BS[live]).any(), f"NaN at S={seq}, padding {padding}"
+            worst = max(worst, float(error_BS[live].max()))
+    return worst
+
+
+def check_layers(family: Family, dtype: str, family_report) -> None:
+    """Every layer of the case within its limit, noted in the report before it is asserted."""
+    case = family.case
+    for layer in case.layers:
+        block = Block(family.checkpoint.config(layer))
+        fill(block, family.checkpoint.weights(layer), dtype=DTYPES[dtype], where=case.id)
+        error = worst_error(block, FamilyLayer(family.model, layer), block.config.dim, DTYPES[dtype])
+        passed = error <= LIMITS[dtype]
+        family_report.note(case.family, dtype, case.id, error=error, passed=passed)
+        assert passed, f"{case.id} layer {layer}: {error:.2e}"
+
+
+def test_layer_equals_transformers(family: Family, family_report) -> None:
+    check_layers(family, "float32", family_report)
+
+
+@pytest.mark.parametrize("family", [c for c in CASES if c.float64], ids=lambda c: c.id, indirect=True)
+def test_layer_equals_transformers_in_float64(family: Family, family_report) -> None:
+    # Eager attention of ViT and Whisper rounds the softmax to float32; torch's own kernel does not.
+    family.model.double().set_attn_implementation("sdpa")
+    try:
+        check_layers(family, "float64", family_report)
+    finally:
+        family.model.float().set_attn_implementation("eager")
+
+
+def test_probe_passes(family: Family) -> None:
+    for layer in family.case.layers:
+        assert probe(family.checkpoint, layer).worst <= LIMITS["float32"]
+
+
+@pytest.mark.parametrize(
+    "family", [c for c in CASES if c.model_type not in ("vit", "whisper")], ids=lambda c: c.id, indirect=True
+)
+def test_embedding_equals_transformers(family: Family) -> None:
+    ids = [7, 3, 11, 90, 3]
+    with torch.no_grad():
+        hidden = family.model(torch.tensor([ids]), output_hidden_states=True).hidden_states[0][0]
+    ours = torch.from_numpy(family.checkpoint.embed(ids))
+    assert ours.shape == hidden.shape
+    assert float((ours - hidden).norm() / hidden.norm()) <= LIMITS["float32"]
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["bidirectional", "causal"])
+@pytest.mark.parametrize("norm_first", [True, False], ids=["norm_first", "norm_last"])
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "nobias"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_torch_encoder_layer_equals_torch(norm_first, bias, causal, dtype, family_report) -> None:
+    activation = "gelu" if causal else "relu"
+    layer = nn.TransformerEncoderLayer(
+        45, 3, 77, activation=activation, norm_first=norm_first, bias=bias, batch_first=True, layer_norm_eps=1e-6
+    ).eval()
+    randomize(layer, seed=3)
+    config, weights = from_torch_layer(layer, causal=causal)
+    state = from_torch_state(
+        layer.state_dict(), num_heads=3, norm_first=norm_first, activation=activation, norm_eps=1e-6, causal=causal
+    )
+    assert state[0] == config
+    block = Block(config)
+    fill(block, weights, dtype=DTYPES[dtype], where="torch")
+    layer = layer.to(DTYPES[dtype])
+
+    @torch.no_grad()
+    def theirs(x_BSD: Tensor, live_BS: Tensor | None, positions_BS: Tensor | None) -> Tensor:
+        seq = x_BSD.shape[1]
+        mask = torch.triu(torch.ones(seq, seq, dtype=torch.bool), 1) if causal else None
+        return layer(x_BSD, src_mask=mask, src_key_padding_mask=None if live_BS is None else ~live_BS)
+
+    error = worst_error(block, theirs, config.dim, DTYPES[dtype])
+    passed = error <= LIMITS[dtype]
+    name = f"torch_encoder-{'pre' if norm_first else 'post'}-{'causal' if causal else 'bidirectional'}"
+    family_report.note("torch_encoder", dtype, name, error=error, passed=passed)
+    assert passed, f"{error:.2e}"
+
+
+def test_case_table_covers_every_family() -> None:
+    covered = {case.model_type for case in CASES}
+    assert covered | {"gemma3"} == set(FAMILIES)

@@ -1,0 +1,122 @@
+"""What Triton and the assembler make of every variant: vector width, offsets, rounding, registers, spills."""
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tblock.export.plugins import library
+from tblock.export.plugins.variants import DTYPES, MAX_WIDTH, OPS, VARIANTS, VECTOR_BYTES, Variant, select
+
+aot = pytest.importorskip("tblock.export.plugins.aot", reason="triton is not installed (extra: plugins)")
+
+# Registers of one multiprocessor, and the most one thread can have (CUDA programming guide, sm_80 to sm_120).
+_REGISTERS, _REGISTERS_PER_THREAD = 65536, 255
+_STATIC_SHARED = 48 * 1024
+
+
+def _by_name(name: str) -> Variant:
+    return next(v for v in VARIANTS if v.name == name)
+
+
+@pytest.fixture(scope="module")
+def table(plugin_library: Path) -> list[dict]:
+    return library.describe(plugin_library)
+
+
+def _has_32_bit_offset(ttir: str) -> bool:
+    """A row offset is a product: no product may be 32-bit, and none may be cut to it."""
+    return bool(re.search(r"arith\.(muli|trunci) .*(\bi32|xi32>)", ttir))
+
+
+def _narrow_products(ptx: str) -> list[str]:
+    """Multiplications in 16 bits, apart from the compiler's `a * 1 + b` for a bfloat16 sum (one exact rounding)."""
+    ones = set(re.findall(r"mov\.b16 \s*(%rs\d+), 0x3F80;", ptx))
+    found = re.findall(r"(?:mul|fma)\.(?:rn\.)?b?f16(?:x2)?\s+[^;]*;", ptx)
+    return [line for line in found if not ones & set(re.findall(r"%rs\d+", line))]
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.name)
+def test_plugin_variant_offsets_are_64_bit_and_rounding_is_to_nearest(variant: Variant) -> None:
+    kernel = aot.compile_variant(variant, aot.BASELINE)
+    assert not _has_32_bit_offset(kernel.asm["ttir"])
+    assert re.search(r"\b(mul|mad)\.(lo|wide)\.[su]64|mul\.lo\.s64", kernel.asm["ptx"])
+    roundings = set(re.findall(r"cvt\.(r[a-z]+)\.(?:bf16|f16)(?:x2)?\.f32", kernel.asm["ptx"]))
+    assert roundings == (set() if variant.dtype == "float32" else {"rn"})
+    assert not _narrow_products(kernel.asm["ptx"])
+    assert kernel.asm["ptx"].count(".version 8.0") == 1
+
+
+def test_plugin_table_has_every_variant_on_every_architecture(table: list[dict]) -> None:
+    assert {(r["name"], r["arch"]) for r in table} == {(v.name, a) for v in VARIANTS for a in (80, 90, 120)}
+
+
+def test_plugin_variants_use_full_vectors_where_rows_allow(table: list[dict]) -> None:
+    for row in table:
+        size = DTYPES[row["dtype"]][1]
+        wanted = VECTOR_BYTES if _by_name(row["name"]).align > 1 else size
+        assert row["vector_bytes"] == wanted, row
+
+
+def test_plugin_variants_fit_registers_and_shared_memory_without_spills(table: list[dict]) -> None:
+    for row in table:
+        threads = 32 * _by_name(row["name"]).warps
+        assert row["registers"] <= min(_REGISTERS_PER_THREAD, _REGISTERS // threads), row
+        assert row["shared_bytes"] <= _STATIC_SHARED, row
+        assert row["spill_bytes"] == 0, row
+        assert row["stack_bytes"] == 0, row
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_plugin_every_shape_selects_a_variant_that_holds_it(op: str, dtype: str) -> None:
+    size = DTYPES[dtype][1]
+    chosen = set()
+    for width in [*range(1, 2100), 4096, 4097, 8192, 14336, 16384, 16385, 16388, 65535, MAX_WIDTH]:
+        for rows in (1, 5, 100_000):
+            for alignment in (size, VECTOR_BYTES):
+                held = min(alignment, (width * size) & -(width * size))
+                index = select(op, dtype, rows, width, held)
+                assert index is not None
+                variant = VARIANTS[index]
+                assert width % variant.align == 0
+                assert variant.cols >= width or not variant.one_pass or op == "swiglu"
+                chosen.add(variant.name)
+    assert chosen == {v.name for v in VARIANTS if v.op == op and v.dtype == dtype}
+    assert (select(op, dtype, 1, MAX_WIDTH + 1, size) is None) == (op != "swiglu")
+
+
+def _load(text: str, path: Path) -> ModuleType:
+    path.write_text(text)
+    spec = importlib.util.spec_from_file_location("broken_kernels", path)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+_NARROW = {
+    "rms_norm": ("start = row * width", "start = row.to(tl.int32) * width.to(tl.int32)"),
+    "add_rms_norm": ("start = row * width", "start = row.to(tl.int32) * width.to(tl.int32)"),
+    "swiglu": ("source = row * (stride_units * ALIGN)", "source = (row * (stride_units * ALIGN)).to(tl.int32)"),
+}
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_plugin_compiler_twin_with_32_bit_offsets_is_caught(op: str, kernel_source: str, tmp_path: Path) -> None:
+    shipped, broken = _NARROW[op]
+    assert shipped in kernel_source
+    module = _load(kernel_source.replace(shipped, broken), tmp_path / "kernels.py")
+    variant = next(v for v in VARIANTS if v.op == op)
+    assert _has_32_bit_offset(aot.compile_variant(variant, aot.BASELINE, module).asm["ttir"])
+
+
+def test_plugin_compiler_twin_without_alignment_is_caught(kernel_source: str, tmp_path: Path) -> None:
+    shipped = "width = units * ALIGN"
+    assert shipped in kernel_source
+    module = _load(kernel_source.replace(shipped, "width = units"), tmp_path / "kernels.py")
+    variant = next(v for v in VARIANTS if v.op == "rms_norm" and v.dtype == "bfloat16" and v.cols == 4096)
+    assert aot.vector_bytes(aot.compile_variant(variant, aot.BASELINE, module).asm["ptx"]) < VECTOR_BYTES
