@@ -13,13 +13,15 @@ Why: one pass over memory instead of two, and half as many layers, where a kerne
 from collections.abc import Iterable
 
 import onnx_ir as ir
-
 from tblock.contract import ADD_RMS_NORM, DOMAIN, PLUGINS, RMS_NORM, SWIGLU
 from tblock.export import onnx_bodies
 from tblock.export.onnx_schema import plugin_attributes
 
 _SAME_SHAPE = {"Cast", "Identity", "Neg", "Relu", "Sigmoid", "Tanh", "Gelu", "Erf"}
 """Standard operators whose output has the shape of their first input."""
+
+
+_NORMS = {RMS_NORM.onnx_name, ADD_RMS_NORM.onnx_name}
 
 
 class AddNormPass(ir.passes.InPlacePass):
@@ -117,11 +119,10 @@ class _Sizes:
 
     def equal(self, first: ir.Value | None, second: ir.Value | None) -> bool:
         """Whether two values certainly have one shape."""
-        if first is None or second is None or first.shape is None or second.shape is None:
+        one, other = _shape(first), _shape(second)
+        if one is None or other is None or len(one) != len(other):
             return False
-        if len(first.shape) != len(second.shape):
-            return False
-        pairs = zip(first.shape, second.shape, strict=True)
+        pairs = zip(one, other, strict=True)
         return all(self._name(a) is not None and self._name(a) == self._name(b) for a, b in pairs)
 
     def _join(self, first: Iterable[object], second: Iterable[object]) -> None:
@@ -135,6 +136,16 @@ class _Sizes:
         while name in self._parent:
             name = self._parent[name]
         return name
+
+
+def _shape(value: ir.Value | None) -> ir.Shape | None:
+    """Of a value, or of its norm's input where shape inference left its output without one."""
+    if value is None or value.shape is not None:
+        return None if value is None else value.shape
+    producer = value.producer()
+    if producer is None or producer.domain != DOMAIN or producer.op_type not in _NORMS:
+        return None
+    return _shape(producer.inputs[0])
 
 
 def _rank(value: ir.Value | None) -> int | None:

@@ -5,18 +5,19 @@ process loads TensorRT. Reading order: `engine_options`, `engine_package` (how t
 `engine_onnx`, `engine_profiles`, `engine_child`, `engine_worker`, `engine_build`, `engine_report`.
 """
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from tblock.errors import ConfigError
-from tblock.export import engine_package, engine_profiles
+from tblock.errors import ArtifactError, ConfigError
+from tblock.export import engine_child, engine_package, engine_profiles
 from tblock.export.engine_choice import Build, Judge, Trial, choose_fusion
 from tblock.export.engine_onnx import read_onnx
 from tblock.export.engine_options import EngineOptions, Flavour, Profile
 from tblock.export.engine_report import EngineReport
 from tblock.manifest import NAME, Manifest, read_artifact
 
-__all__ = ["EngineOptions", "EngineReport", "Trial", "build_engine", "build_from_onnx"]
+__all__ = ["EngineOptions", "EngineReport", "Trial", "build_engine", "build_from_onnx", "refit_engine"]
 
 
 def build_engine(
@@ -96,6 +97,39 @@ def build_from_onnx(
     return build_engine(
         path, target, flavour=flavour, profiles=profiles, options=options, manifest=manifest, judge=judge
     )
+
+
+def refit_engine(engine: Path, onnx: Path, output: Path, *, flavour: Flavour, timeout: float = 3600.0) -> int:
+    """Put weights into an engine built with strip_weights or refit, in a child process. Not executed.
+
+    Args:
+        engine: the file.
+        onnx: the graph it was built from, or one with other weights of the same shapes.
+        output: path of the new engine; replaced only by a whole one.
+        flavour: of the engine.
+        timeout: of the child (seconds).
+
+    Returns:
+        Size of the new engine (bytes).
+
+    Raises:
+        RuntimeUnavailable: the package, or the GPU it needs, is not there.
+        ArtifactError: the engine or the ONNX file is missing or damaged.
+        ExportError: they do not belong together, or the child crashed or hung.
+    """
+    found = engine_package.require(flavour)
+    if not engine.is_file():
+        raise ArtifactError(f"{engine}: no such engine")
+    facts = read_onnx(onnx)
+    partial = output.with_name(f".{output.name}.{os.getpid()}.part")
+    paths = {"engine": engine, "onnx": facts.path, "output": partial}
+    request = {"action": "refit", "flavour": flavour, **{n: str(p.resolve()) for n, p in paths.items()}}
+    try:
+        answer = engine_child.ask(request, title=found.flavour, timeout=timeout, progress=True)
+        os.replace(partial, output)
+    finally:
+        partial.unlink(missing_ok=True)
+    return int(answer["bytes"])
 
 
 def _listed(given: str | Sequence[str] | None) -> list[str]:

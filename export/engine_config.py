@@ -1,6 +1,7 @@
 """The builder's configuration: flags, GPUs, profiles and caches, from our options."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,12 +22,14 @@ class Settings:
         config: of the package.
         gpus: which the engine is for.
         timing_cache: where the timing cache lies, or None.
+        caches: what to report of other caches.
         keep: what must live as long as the configuration.
     """
 
     config: Any
     gpus: str
     timing_cache: Path | None
+    caches: Mapping[str, str]
     keep: tuple[Any, ...]
 
 
@@ -68,7 +71,12 @@ def configure(
         config.progress_monitor = monitor
     profiles = [_add_profile(builder, config, index, job) for index in range(len(job.profiles))]
     path, cache = _timing_cache(found, config, options.cache, trt.__version__, device)
-    return Settings(config, gpus, path, (monitor, cache, *profiles))
+    caches = (
+        {}
+        if found.compiles_at_build
+        else {"runtime": "written at the first load, which compiles for the GPU (JIT)"}
+    )
+    return Settings(config, gpus, path, caches, (monitor, cache, *profiles))
 
 
 def _add_profile(builder: Any, config: Any, index: int, job: "Job") -> Any:
@@ -100,10 +108,10 @@ def save_caches(settings: Settings) -> dict[str, str]:
         For the report: cache to what became of it.
     """
     if settings.timing_cache is None:
-        return {}
+        return dict(settings.caches)
     path = settings.timing_cache
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f"{path.name}.{os.getpid()}")
     fresh.write_bytes(memoryview(settings.config.get_timing_cache().serialize()))
     os.replace(fresh, path)
-    return {"timing": path.name}
+    return {**settings.caches, "timing": path.name}

@@ -36,7 +36,7 @@ def parse(trt: Any, builder: Any, logger: Any, path: Path, title: str) -> tuple[
         first = errors[0]
         raise ExportError(
             f"{title}: the parser refuses {path.name} at {first.node_operator()} node {first.node_name()!r}: "
-            f"{_one_line(first.desc())}"
+            f"{_one_line(first.desc())}{_advice(first)}"
         )
     return network, parser
 
@@ -78,6 +78,13 @@ def check_reductions(network: Any, title: str) -> dict[str, int]:
             )
         found[dtype] += 1
     return dict(found)
+
+
+def _advice(error: Any) -> str:
+    """Operators are added with opsets, and the importer of one may come a version after the other."""
+    return (
+        "; export with --opset 18, which needs fewer operators" if "UNSUPPORTED" in str(error.code()) else ""
+    )
 
 
 def _one_line(text: str) -> str:

@@ -14,7 +14,6 @@ from pathlib import Path
 import onnx
 from google.protobuf.message import DecodeError
 from onnx import AttributeProto, NodeProto, TensorProto
-
 from tblock.contract import DOMAIN, PLUGINS
 from tblock.errors import ArtifactError, ExportError
 
@@ -58,7 +57,6 @@ def read_onnx(path: Path) -> OnnxFacts:
     """
     model = _load(path)
     data = _check_data(path, model)
-    _check_structure(path, model)
     nodes = [*model.graph.node, *(n for f in model.functions for n in f.node)]
     for node in nodes:
         if node.op_type == "Attention" and node.domain in ("", "ai.onnx"):
@@ -66,6 +64,7 @@ def read_onnx(path: Path) -> OnnxFacts:
     plain = [n for n in model.graph.node if n.domain == DOMAIN and n.op_type in _FUSED]
     for node in plain:
         _check_fused(path, node)
+    _check_structure(path, model)
     initialized = {t.name for t in model.graph.initializer}
     opsets = {o.domain: o.version for o in model.opset_import}
     return OnnxFacts(

@@ -35,6 +35,7 @@ class Package:
         module: Python module.
         title: for messages.
         plugins: whether a network can hold plugin layers.
+        compiles_at_build: whether an engine holds GPU code; otherwise it is compiled when it is loaded.
         builds_without_gpu: whether the builder runs on a machine without a GPU.
         default_gpus: the GPUs that an engine is for when nothing is asked.
     """
@@ -43,6 +44,7 @@ class Package:
     module: str
     title: str
     plugins: bool
+    compiles_at_build: bool
     builds_without_gpu: bool
     default_gpus: str
 
@@ -53,6 +55,7 @@ PACKAGES: dict[str, Package] = {
         module="tensorrt",
         title="TensorRT",
         plugins=True,
+        compiles_at_build=True,
         builds_without_gpu=False,
         default_gpus="the builder's GPU model",
     ),
@@ -61,6 +64,7 @@ PACKAGES: dict[str, Package] = {
         module="tensorrt_rtx",
         title="TensorRT-RTX",
         plugins=False,
+        compiles_at_build=False,
         builds_without_gpu=True,
         # NVIDIA TensorRT-RTX support matrix, 1.1 to 1.5: the default is portable across these.
         default_gpus="portable default (compute capability 8.6, 8.9, 12.0)",
@@ -86,9 +90,14 @@ def require(flavour: str) -> Package:
         RuntimeUnavailable: not installed.
     """
     found = package(flavour)
-    if importlib.util.find_spec(found.module) is None:
+    if not installed(found):
         raise _missing(found, "not installed")
     return found
+
+
+def installed(found: Package) -> bool:
+    """Whether the package can be found, without importing it."""
+    return importlib.util.find_spec(found.module) is not None
 
 
 def load(found: Package) -> ModuleType:

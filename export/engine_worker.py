@@ -45,17 +45,15 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     """Do what a request asks, in this process.
 
     Args:
-        request: `action` (`describe`, `build` or `refit`), `flavour`, and what the action needs.
+        request: `action` (`build` or `refit`), `flavour`, and what the action needs.
 
     Returns:
-        `describe`: `version` and `device`. `build`: `report`. `refit`: `bytes`.
+        `build`: `report`. `refit`: `bytes`.
     """
     found = engine_package.package(request["flavour"])
     say(f"loading {found.module}")
     trt = engine_package.load(found)
     device = first_device()
-    if request["action"] == "describe":
-        return {"version": trt.__version__, "device": None if device is None else str(device)}
     if request["action"] == "refit":
         from tblock.export.engine_refit import refit
 

@@ -24,6 +24,7 @@ from tblock.config import BlockConfig
 from tblock.contract import DOMAIN, PLUGINS
 from tblock.errors import ExportError, reason
 from tblock.export import attention_form, onnx_bodies
+from tblock.export.add_norm_pass import AddNormPass
 from tblock.export.onnx_translation import translation_table
 from tblock.export.weights_file import Slice
 from tblock.manifest import TensorSpec
@@ -40,6 +41,7 @@ class OnnxGraph:
     opset: int
     attention: attention_form.AttentionForm
     fused: dict[str, int]
+    passes: dict[str, int]
 
 
 def lower(
@@ -81,6 +83,8 @@ def lower(
     _name_ends(model, inputs, outputs)
     _store_weights_outside(model, weights)
     _clean(model)
+    add_norm = AddNormPass()
+    add_norm(model)
     fused = Counter(node.op_type for node in model.graph if node.domain == DOMAIN)
     for proto in onnx_bodies.functions(set(fused), opset):
         function = ir.serde.deserialize_function(proto)
@@ -88,7 +92,10 @@ def lower(
     model.ir_version = IR_VERSION
     model.producer_name, model.producer_version = "tblock", ""
     _promise(model, opset)
-    return OnnxGraph(model=model, opset=opset, attention=form, fused=dict(sorted(fused.items())))
+    passes_fired = {"add_rms_norm": add_norm.fired}
+    return OnnxGraph(
+        model=model, opset=opset, attention=form, fused=dict(sorted(fused.items())), passes=passes_fired
+    )
 
 
 def write(graph: OnnxGraph, path: Path) -> None:

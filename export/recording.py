@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tblock.export.engine_report import EngineReport
+from tblock.export.staging import write_error
 from tblock.manifest import NAME, Artifact, Manifest, file_digest, read_artifact
 
 GRAPH = "model.onnx"
@@ -42,8 +43,16 @@ def record_verdicts(artifact: Artifact, verdicts: dict[str, dict[str, Any]]) -> 
 
 
 def replace_manifest(folder: Path, manifest: Manifest) -> Artifact:
-    """Swap the manifest for a new one; a crash leaves the old."""
+    """Swap the manifest for a new one; a crash leaves the old.
+
+    Raises:
+        ExportError: the disk is full or the folder cannot be written; the old manifest is intact.
+    """
     staged = folder / f".{NAME}.new"
-    staged.write_text(manifest.to_json(), encoding="utf-8")
-    staged.replace(folder / NAME)
+    try:
+        staged.write_text(manifest.to_json(), encoding="utf-8")
+        staged.replace(folder / NAME)
+    except OSError as error:
+        staged.unlink(missing_ok=True)
+        raise write_error(folder, error) from error
     return Artifact(folder, manifest)

@@ -67,6 +67,7 @@ def _graph(job: Job) -> dict[str, dict[str, Any]]:
             "attention": graph.attention.name,
             "attention_reason": graph.attention.reason,
             "fused": graph.fused,
+            "passes": graph.passes,
             "nodes": len(list(graph.model.graph)),
         }
     }

@@ -14,6 +14,8 @@ from typing import Any
 
 from tblock.errors import TblockError
 
+# -P: the child must not import a user's torch.py because it lies in the current folder.
+COMMAND = (sys.executable, "-P", "-m", "tblock.runtimes.worker")
 STDERR_LINES = 3
 """Of a dead child's last words, how many go into the error."""
 
@@ -37,10 +39,8 @@ def ask(job: dict[str, Any], *, timeout: float) -> dict[str, Any]:
     Raises:
         ChildFailure: one line with the exit code or signal and the end of its stderr.
     """
-    # -P: the child must not import a user's torch.py because it lies in the current folder.
-    command = [sys.executable, "-P", "-m", "tblock.runtimes.worker"]
     with subprocess.Popen(
-        command,
+        COMMAND,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

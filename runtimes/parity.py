@@ -153,6 +153,6 @@ def _judge_case(artifact: Artifact, label: str, case: GoldenCase, outputs: Array
 
 
 def _highest(values: list[float | None]) -> float | None:
-    """The largest; None where one is missing, since that one may be anything, or infinite, which JSON cannot say."""
+    """The largest; None where one is missing (it may be anything) or infinite (JSON cannot say that)."""
     known = [value for value in values if value is not None and math.isfinite(value)]
     return max(known) if known and len(known) == len(values) else None

@@ -68,7 +68,7 @@ class _Root(pytest.Collector):
 
 
 class ArtifactTests(pytest.Collector):
-    """The tests of one artifact; each runtime is checked once, in its own process, when its first test runs."""
+    """The tests of one artifact; a runtime is checked once, in its own process, when its first test runs."""
 
     def __init__(self, folder: Path, **rest: Any) -> None:
         super().__init__(**rest)
@@ -120,7 +120,7 @@ class CaseTest(pytest.Item):
         """Pass, skip or raise ParityError.
 
         Raises:
-            ParityError: the budget is missed, or the runtime broke or was asked for and not built.
+            ParityError: the budget is missed, or the runtime broke or was not built.
         """
         row = self.parent.row(self.runtime)
         if row.status == "UNAVAILABLE":

@@ -148,7 +148,7 @@ def attention(
     Returns:
         [B, H, S, E], dtype of q.
     """
-    grouped = q.shape[1] != k.shape[1]
+    grouped = bool(q.shape[1] != k.shape[1])
     square = statically_known_true(q.shape[2] == k.shape[2])
     if causal and square and mask is None and not window and not soft_cap:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=grouped)

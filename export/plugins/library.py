@@ -46,7 +46,7 @@ def cached_path() -> Path:
 
 
 def library_path() -> Path | None:
-    """The library to use: $TBLOCK_PLUGIN_LIBRARY, else the wheel's, else the one built from these sources, else None.
+    """$TBLOCK_PLUGIN_LIBRARY, else the one in the wheel, else the one built from these sources, else None.
 
     Raises:
         ArtifactError: the variable names a file that does not exist.
@@ -91,8 +91,8 @@ def describe(path: Path) -> list[dict[str, Any]]:
         path: a plugin library.
 
     Returns:
-        Rows of op, dtype, name, arch, registers (per thread), shared_bytes, spill_bytes, stack_bytes, and vector_bytes
-        (narrowest global access of a thread).
+        Rows of op, dtype, name, arch, registers (per thread), shared_bytes, spill_bytes, stack_bytes, and
+        vector_bytes (narrowest global access of a thread).
 
     Raises:
         ArtifactError: as read_table.

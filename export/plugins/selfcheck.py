@@ -1,8 +1,9 @@
-"""Compares the kernels with float64 over one table of cases: in Triton's interpreter, by Triton's JIT, or in the library.
+"""Compares the kernels with float64 over one table of cases: by Triton's interpreter or JIT, or the library.
 
-Outputs start as NaN and every input is surrounded by NaN, so an element left out and a load from outside show; a store
-outside an output shows in the marks around it. As a program it runs the interpreter, which must be chosen before triton is imported:
-`TRITON_INTERPRET=1 python -m tblock.export.plugins.selfcheck`, one JSON line per case.
+Outputs start as NaN and every input is surrounded by NaN, so an element left out and a load from outside
+show; a store outside an output shows in the marks around it. As a program it runs the interpreter, which must
+be chosen before triton is imported: `TRITON_INTERPRET=1 python -m tblock.export.plugins.selfcheck`, one JSON
+line per case.
 """
 
 import argparse
@@ -31,8 +32,8 @@ UNIT_ROUNDOFF = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 BUDGET = {
     # In the interpreter: 20 seeds over CASES gave at most 4.6, 1.01 and 1.99 units.
     "interpreter": {"float32": 8.0, "float16": 1.1, "bfloat16": 2.1},
-    # Triton's interpreter truncates float32 to bfloat16 (2 units); compiled code rounds (1 unit). float32 leaves room for
-    # the approximate exp2, division and root of the GPU. Not yet measured on one.
+    # The interpreter truncates float32 to bfloat16 (2 units); compiled code rounds (1 unit). float32 leaves
+    # room for the approximate exp2, division and root of the GPU. Not yet measured on one.
     "gpu": {"float32": 32.0, "float16": 1.1, "bfloat16": 1.1},
 }
 """Most allowed error by place and dtype, in unit roundoffs of the dtype (see `error_units`)."""
@@ -133,9 +134,8 @@ def run_case(case: Case, launch: Launch, device: str = "cpu", seed: int = 0) -> 
             1 - case.weight_offset + 0.1 * torch.randn(case.width, generator=generator, dtype=torch.float64)
         )
         inputs.append(guard.place(weight.to(dtype)))
-    outputs = [
-        guard.place(torch.full(shape, torch.nan, dtype=dtype)) for _ in range(1 + (case.op == "add_rms_norm"))
-    ]
+    blank = torch.full(shape, torch.nan, dtype=dtype)
+    outputs = [guard.place(blank, around=_MARK) for _ in range(1 + (case.op == "add_rms_norm"))]
     launch(case.op, [*inputs, *outputs], EPS, case.weight_offset)
     wanted = _reference(case, inputs, outputs)
     missing = sum(int((y.isnan() & ~w.isnan()).sum()) for y, w in zip(outputs, wanted, strict=True))
@@ -145,7 +145,7 @@ def run_case(case: Case, launch: Launch, device: str = "cpu", seed: int = 0) -> 
 
 
 def error_units(y: Tensor, wanted: Tensor, dtype: str) -> float:
-    """Largest |y - wanted| over max(|wanted|, root mean square of its row, smallest normal), in unit roundoffs.
+    """Largest |y - wanted| over max(|wanted|, RMS of its row, smallest normal), in unit roundoffs.
 
     Where the float64 value overflows the dtype, y must be the same infinity.
 
@@ -184,7 +184,7 @@ def run(cases: Iterable[Case], launch: Launch, device: str = "cpu", seed: int = 
 
 
 def _rows(rows: int, width: int, generator: torch.Generator) -> Tensor:
-    """[rows, width] float64: by turns ordinary, +-25000 (squares overflow float16), small (eps matters), zero."""
+    """[rows, width] float64: ordinary, +-25000 (squares overflow float16), small (eps matters), zero."""
     x = torch.randn(rows, width, generator=generator, dtype=torch.float64)
     x[1::4] = torch.where(x[1::4] < 0, -25000.0, 25000.0)
     x[2::4] *= 1e-3
@@ -241,7 +241,7 @@ def main(arguments: list[str]) -> None:
         assert spec.loader
         source = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(source)
-    # exp(25000) and the float16 overflow of 25000^2 are meant; the interpreter runs on numpy, which would warn.
+    # exp(25000) and the float16 overflow of 25000^2 are meant; numpy, under the interpreter, would warn.
     numpy.seterr(over="ignore")
     # Tensors are small: more threads only get in the way of whatever else runs.
     torch.set_num_threads(1)

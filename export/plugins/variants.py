@@ -1,7 +1,7 @@
 """The one table of compiled kernel variants, and the rule that picks one from a shape.
 
-The C++ library gets this table and the same rule (first row that fits) through a generated file, so Python and C++
-cannot pick differently; a test asks both. Imports only the standard library.
+The C++ library gets this table and the same rule (first row that fits) through a generated file, so Python
+and C++ cannot pick differently; a test asks both. Imports only the standard library.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Variant:
 
     Attributes:
         op, dtype: of OPS and DTYPES.
-        align: elements that every row start and the width are a multiple of; above 1 with 16-byte pointers only.
+        align: elements that every row start and the width are a multiple of; above 1: pointers at 16 bytes.
         tile_rows, cols: rows and columns of one program.
         warps: of one program.
         one_pass: the row is held in registers and memory is read once; otherwise twice.
@@ -51,9 +51,9 @@ class Variant:
         return f"{self.op}_{DTYPES[self.dtype][0]}_a{self.align}_r{self.tile_rows}_c{self.cols}{passes}"
 
 
-# (tile rows, columns, warps, one pass). 16 elements a thread keep two (16-bit) or four (float32) 16-byte loads in
-# flight; 16384 columns are the widest that hold x, residual and weight without spills (tests read the assembler's
-# word on it). Sizes are from the compiler's output; no GPU sweep stands behind them yet.
+# (tile rows, columns, warps, one pass). 16 elements a thread keep two (16-bit) or four (float32) 16-byte
+# loads in flight; 16384 columns are the widest that hold x, residual and weight without spills (tests read
+# the assembler's word on it). Sizes are from the compiler's output; no GPU sweep stands behind them yet.
 _NORM_ALIGNED = (
     (16, 128, 4, True),
     (4, 512, 4, True),
@@ -121,8 +121,8 @@ def select(op: str, dtype: str, rows: int, width: int, alignment: int) -> int | 
         op, dtype: of OPS and DTYPES.
         rows: rows of the call (1 for two-input swiglu, which is one long row).
         width: elements of a row.
-        alignment: largest power of two, in bytes and at most 16, that divides every pointer, the row stride and the
-            row's size.
+        alignment: largest power of two, in bytes and at most 16, that divides every pointer, the row stride
+            and the row's size.
 
     Returns:
         Index into VARIANTS, or None where no variant takes the shape.

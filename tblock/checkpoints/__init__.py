@@ -1,4 +1,4 @@
-"""Checkpoints: layers of published models as BlockConfig and weights (Hugging Face folders, safetensors, GGUF).
+"""Checkpoints: layers of published models as config and weights (Hugging Face folders, safetensors, GGUF).
 
 Owns reading and naming, and loads no torch. `tblock.checkpoints.probe` (which does) runs a layer against the
 family's own implementation.

@@ -1,6 +1,7 @@
 """A checkpoint of a known family: per-layer configs, weights under the block's names, and the embedding.
 
-Owns strictness: every parameter of a layer is filled exactly once and every tensor of the layer is used. numpy only.
+Owns strictness: every parameter of a layer is filled exactly once and every tensor of the layer is used.
+numpy only.
 """
 
 import re
@@ -50,9 +51,8 @@ class Checkpoint:
         self.prefix, self.layer_root = found[0]
         surplus = sorted(n for n in self._by_layer if n >= self.num_layers)
         if surplus:
-            raise ConfigError(
-                f"{self.path}: the file has layer {surplus[0]}, {fields.where} says {family.depth}={self.num_layers}"
-            )
+            says = f"{fields.where} says {family.depth}={self.num_layers}"
+            raise ConfigError(f"{self.path}: the file has layer {surplus[0]}, {says}")
 
     @property
     def family(self) -> str:
@@ -80,7 +80,10 @@ class Checkpoint:
         """
         self._check_layer(layer)
         fields = {"num_layers": self.num_layers, **self._family.config(self.fields, layer)}
-        return BlockConfig.from_dict(fields, where=f"{self.path}: layer {layer}")
+        try:
+            return BlockConfig(**fields)
+        except ConfigError as error:
+            raise ConfigError(f"{self.path}: layer {layer}: {error}") from None
 
     def weights(self, layer: int) -> dict[str, np.ndarray]:
         """The layer's weights under the block's state-dict names, in the stored dtype (quantised: float32).
@@ -89,8 +92,8 @@ class Checkpoint:
             layer: 0 .. num_layers - 1.
 
         Raises:
-            ConfigError: a parameter without a tensor, a tensor without a use, two tensors for one parameter, a shape that
-                disagrees with the settings, NaN or Inf, or an unreadable dtype.
+            ConfigError: a parameter without a tensor, a tensor without a use, two tensors for one parameter,
+                a shape that disagrees with the settings, NaN or Inf, or an unreadable dtype.
         """
         config = self.config(layer)
         wanted = parameter_shapes(config)
@@ -190,7 +193,8 @@ class Checkpoint:
     ) -> dict[str, tuple[Rule, list[str]]]:
         """Which tensor fills which parameters, before any data is read."""
         plan: dict[str, tuple[Rule, list[str]]] = {}
-        unused, filled = [], {}
+        unused: list[str] = []
+        filled: dict[str, str] = {}
         for name in self.tensor_names(layer):
             rule, targets = self._match(name.removeprefix(f"{self.layer_root}{layer}."), config)
             if rule is None or not set(targets) <= wanted.keys():

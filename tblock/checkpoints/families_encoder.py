@@ -178,4 +178,4 @@ ROWS: tuple[Family, ...] = (
         depth="encoder_layers",
     ),
 )
-"""In the order `tblock list families` prints them. ViT and Whisper take patches and sound: no token embedding."""
+"""In the order `tblock list families` prints them. ViT and Whisper take patches and sound: no embedding."""

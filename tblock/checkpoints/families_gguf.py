@@ -1,7 +1,8 @@
 """Family rows for GGUF: llama.cpp's metadata keys and tensor names, by `general.architecture`.
 
-Only architectures whose reading is proven against transformers reading the same file are here. llama.cpp rotates
-neighbouring pairs for `llama`, so that architecture's q and k rows are interleaved in the file; the others' are not.
+Only architectures whose reading is proven against transformers reading the same file are here. llama.cpp
+rotates neighbouring pairs for `llama`, so that architecture's q and k rows are interleaved in the file; the
+others' are not.
 """
 
 from collections.abc import Callable
@@ -105,7 +106,8 @@ _GEMMA2_27B_LAYERS = 46
 def _gemma2(fields: Fields, layer: int) -> dict[str, Any]:
     if fields.integer("gemma2.block_count") == _GEMMA2_27B_LAYERS:
         raise ConfigError(
-            f"{fields.where}: gemma2 27B has a score scale that GGUF does not carry; give the Hugging Face folder instead"
+            f"{fields.where}: gemma2 27B has a score scale that GGUF does not carry; "
+            "give the Hugging Face folder instead"
         )
     return _decoder(fields, "gemma2") | {
         # The file stores the norms with the unit offset added.

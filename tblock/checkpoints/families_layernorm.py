@@ -36,7 +36,8 @@ def _gpt2(fields: Fields, layer: int) -> dict[str, Any]:
 def _gpt_neox(fields: Fields, layer: int) -> dict[str, Any]:
     dim, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
     attention_bias = fields.flag("attention_bias", True)
-    # Pythia's config.json says rotary_pct and rotary_emb_base for what others call partial_rotary_factor and rope_theta.
+    # Pythia's config.json says rotary_pct and rotary_emb_base for what others call partial_rotary_factor and
+    # rope_theta.
     rope = rope_fields(
         fields,
         head_dim=dim // heads,
@@ -84,15 +85,12 @@ def _falcon(fields: Fields, layer: int) -> dict[str, Any]:
     if new and not parallel:
         raise ConfigError(f"{fields.where}: parallel_attn=False: needs new_decoder_architecture=False")
     norms = fields.integer("num_ln_in_parallel_attn", 2 if new else 1)
-    if new or not fields.flag("multi_query", True):
-        kv_heads = fields.integer("num_kv_heads", heads)
-    else:
-        kv_heads = 1
+    multi_query = not new and fields.flag("multi_query", True)
     bias = fields.flag("bias", False)
     return {
         "dim": dim,
         "num_heads": heads,
-        "num_kv_heads": kv_heads,
+        "num_kv_heads": 1 if multi_query else fields.integer("num_kv_heads", heads),
         "max_position": fields.integer("max_position_embeddings", 2048),
         "norm": "layernorm",
         "norm_eps": fields.number("layer_norm_epsilon", 1e-5),

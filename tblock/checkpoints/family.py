@@ -1,6 +1,7 @@
 """What a family row is: how its settings become a BlockConfig and its tensor names become the block's.
 
-Owns the row types and the ways a stored tensor is taken apart; the rows themselves are in the families_* files.
+Owns the row types and the ways a stored tensor is taken apart; the rows themselves are in the families_*
+files.
 """
 
 from collections.abc import Callable, Sequence
@@ -84,12 +85,9 @@ class Family:
     section: str | None = None
 
 
-def rules(table: dict[str, str | tuple[str, ...]], take: Take = whole) -> tuple[Rule, ...]:
+def rules(table: dict[str, str], take: Take = whole) -> tuple[Rule, ...]:
     """Rules from a source-to-target table."""
-    return tuple(
-        Rule(source=source, targets=(targets,) if isinstance(targets, str) else targets, take=take)
-        for source, targets in table.items()
-    )
+    return tuple(Rule(source=source, targets=(target,), take=take) for source, target in table.items())
 
 
 def transposed(array: np.ndarray, config: BlockConfig) -> Sequence[np.ndarray]:
@@ -128,8 +126,8 @@ def each_expert(array: np.ndarray, config: BlockConfig) -> Sequence[np.ndarray]:
 def half_split(heads: Callable[[BlockConfig], int]) -> Take:
     """Undo llama.cpp's row order of q and k.
 
-    Its rotation pairs neighbours, so its converter interleaves each head's two halves; the block's half-split pairs
-    (i, i + R/2) as the original checkpoint did.
+    Its rotation pairs neighbours, so its converter interleaves each head's two halves; the block's half-split
+    pairs (i, i + R/2) as the original checkpoint did.
     """
 
     def take(array: np.ndarray, config: BlockConfig) -> Sequence[np.ndarray]:

@@ -1,4 +1,4 @@
-"""Reading a model's own settings (config.json or GGUF metadata) with the file and the key in every message."""
+"""Reading a model's own settings (config.json, GGUF metadata), with file and key in every message."""
 
 import json
 from pathlib import Path

@@ -1,7 +1,7 @@
 """Reading GGUF: metadata and memory-mapped tensors; quantised types are dequantised by the `gguf` package.
 
-The header is parsed here: the package's reader walks the tokenizer into objects (seconds) and reports damage as
-IndexError. Format: ggml-org/ggml docs/gguf.md, versions 2 and 3. Imports gguf only when a file is opened.
+The header is parsed here: the package's reader walks the tokenizer into objects (seconds) and reports damage
+as IndexError. Format: ggml-org/ggml docs/gguf.md, versions 2 and 3. Imports gguf only when a file is opened.
 """
 
 import struct
@@ -142,7 +142,8 @@ class GgufSource:
             return self._gguf.dequantize(raw, kind)
         except NotImplementedError:
             raise ConfigError(
-                f"{self.path}: tensor {name} has type {kind.name}, which is no weight type the gguf package can dequantise"
+                f"{self.path}: tensor {name} has type {kind.name}, which is no weight type the gguf package "
+                "can dequantise"
             ) from None
 
 

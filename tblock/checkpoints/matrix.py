@@ -1,6 +1,7 @@
-"""The support matrix: what the families test run proved, kept as one JSON file and printed by `tblock list families`.
+"""The support matrix: what the families test run proved, kept as one JSON file (`tblock list families`).
 
-The file is written by `pytest tests -k families --family-matrix tblock/checkpoints/families.json`; nothing here measures.
+The file is written by `pytest tests -k families --family-matrix tblock/checkpoints/families.json`; nothing
+here measures.
 """
 
 import json
@@ -37,7 +38,9 @@ def matrix_rows(path: Path = RESULTS) -> list[dict[str, str]]:
     try:
         families = json.loads(path.read_text(encoding="utf-8"))["families"]
     except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(f"{path}: no family results ({error}); run pytest -k families --family-matrix") from None
+        raise ConfigError(
+            f"{path}: no family results ({error}); run pytest -k families --family-matrix"
+        ) from None
     return [
         {"family": name} | {heading: _cell(cells.get(key)) for key, heading in COLUMNS.items()}
         for name, cells in families.items()

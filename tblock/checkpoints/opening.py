@@ -48,8 +48,8 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     """Open a checkpoint; only headers are read.
 
     Args:
-        path: a folder with config.json and safetensors (one file or shards with an index), a .safetensors file with
-            config.json beside it, or a .gguf file.
+        path: a folder with config.json and safetensors (one file or shards with an index), a .safetensors
+            file with config.json beside it, or a .gguf file.
 
     Raises:
         ConfigError: missing, damaged, not a checkpoint, a pickle, or of a family that is not supported.
@@ -76,7 +76,8 @@ def _open_gguf(path: Path) -> Checkpoint:
     arch = fields.text("general.architecture")
     if arch not in families_gguf.ROWS:
         raise ConfigError(
-            f"{path}: architecture {arch!r} is not supported in GGUF; known: {', '.join(families_gguf.ROWS)}; "
+            f"{path}: architecture {arch!r} is not supported in GGUF; "
+            f"known: {', '.join(families_gguf.ROWS)}; "
             "give the Hugging Face folder instead"
         )
     if families_gguf.ROPE_FREQS in source.names():

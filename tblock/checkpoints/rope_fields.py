@@ -1,7 +1,7 @@
 """RoPE settings of config.json, old and new spelling, as BlockConfig fields.
 
-Old: `rope_theta`, `rope_scaling` {type or rope_type, factor, ...}. New (transformers 5): `rope_parameters`, either one
-object or one for each layer type.
+Old: `rope_theta`, `rope_scaling` {type or rope_type, factor, ...}. New (transformers 5): `rope_parameters`,
+either one object or one for each layer type.
 """
 
 import math

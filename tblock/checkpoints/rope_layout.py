@@ -1,7 +1,7 @@
 """Moving weights between the two RoPE layouts: half-split pairs (i, i + R/2), interleaved pairs (2i, 2i + 1).
 
-The rows of q and k (and their norms) are reordered within each head, so that scores stay the same to the last bit of
-the rotation.
+The rows of q and k (and their norms) are reordered within each head, so that scores stay the same to the last
+bit of the rotation.
 """
 
 import numpy as np

@@ -1,8 +1,8 @@
 """Reading safetensors, one file or shards with an index, memory-mapped and checked before use.
 
-The header is parsed here instead of by the safetensors package: taking one layer must map only that layer, bfloat16 has
-to come out as ml_dtypes, and truncated, overlapping or gapped files each get their own message. Format:
-huggingface/safetensors README (8 bytes little-endian header length, JSON header, data without holes).
+The header is parsed here instead of by the safetensors package: taking one layer must map only that layer,
+bfloat16 has to come out as ml_dtypes, and truncated, overlapping or gapped files each get their own message.
+Format: huggingface/safetensors README (8 bytes little-endian header length, JSON header, data without holes).
 """
 
 import json
@@ -18,10 +18,11 @@ from tblock.errors import ConfigError
 
 _DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
 _WIDTHS = {
-    "BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16,
-    "I32": 32, "U32": 32, "F32": 32, "I64": 64, "U64": 64, "F64": 64, "C64": 64, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
+    "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8,
+    "F8_E8M0": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32, "F32": 32,
+    "I64": 64, "U64": 64, "F64": 64, "C64": 64,
 }  # fmt: skip
-"""Bits of each dtype the format knows; those outside _DTYPES are refused only when such a tensor is wanted."""
+"""Bits of each dtype the format knows; those outside _DTYPES are refused when such a tensor is wanted."""
 
 MAX_HEADER = 100_000_000
 """Bytes; the format's own limit."""
@@ -96,7 +97,8 @@ class SafetensorsSource:
 def _dtype(entry: _Entry, name: str) -> np.dtype:
     if entry.dtype not in _DTYPES:
         raise ConfigError(
-            f"{entry.file.path}: tensor {name} has dtype {entry.dtype}, wanted {', '.join(_DTYPES)}; dequantize it first"
+            f"{entry.file.path}: tensor {name} has dtype {entry.dtype}, wanted {', '.join(_DTYPES)}; "
+            "dequantize it first"
         )
     return np.dtype(_DTYPES[entry.dtype])
 

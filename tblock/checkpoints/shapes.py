@@ -1,4 +1,4 @@
-"""Names and shapes of a block's parameters from its config alone, so that checkpoints are checked without torch.
+"""Names and shapes of a block's parameters from its config alone: checkpoints are checked without torch.
 
 Tested against the state dict of `tblock.Block` over every variant.
 """

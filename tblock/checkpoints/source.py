@@ -1,4 +1,4 @@
-"""Where a checkpoint's tensors come from: the small protocol that the file readers fulfil, and memory-mapped slices.
+"""Where a checkpoint's tensors come from: the protocol that the file readers fulfil, and mapped files.
 
 Owns nothing about families; a source knows names, shapes and bytes.
 """
@@ -41,7 +41,7 @@ class TensorSource(Protocol):
 
 
 class MappedFile:
-    """One file mapped copy-on-write: arrays are writable without ever changing the file, and pages load when touched."""
+    """One file mapped copy-on-write: arrays are writable, the file never changes, pages load when touched."""
 
     def __init__(self, path: Path) -> None:
         """Map the file.
@@ -59,7 +59,7 @@ class MappedFile:
             raise ConfigError(f"{path}: empty file, wanted a checkpoint")
 
     def array(self, offset: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
-        """A view of the bytes from `offset` on, as `dtype` and `shape` (a copy where the file misaligns it)."""
+        """A view of the bytes from `offset` on as `dtype` and `shape`; a copy where the file misaligns it."""
         count = int(np.prod(shape, dtype=np.int64))
         array = (
             self._bytes[offset : offset + count * dtype.itemsize].view(np.ndarray).view(dtype).reshape(shape)

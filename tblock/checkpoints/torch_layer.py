@@ -1,6 +1,7 @@
-"""torch.nn.TransformerEncoderLayer, the layer of Vaswani et al. 2017 as PyTorch ships it, as config and weights.
+"""torch.nn.TransformerEncoderLayer, PyTorch's layer of Vaswani et al. 2017, as config and weights.
 
-It is no checkpoint on disk: the module, or its state dict plus the arguments the dict does not carry, is the source.
+It is no checkpoint on disk: the module, or its state dict plus the arguments the dict does not carry, is the
+source.
 """
 
 from collections.abc import Mapping
@@ -31,7 +32,8 @@ def from_torch_layer(
 
     Args:
         layer: any instance; its dropout is not carried over.
-        causal: whether it is used with a causal mask (`is_causal` is an argument of its forward, not of the module).
+        causal: whether it is used with a causal mask (`is_causal` is an argument of its forward, not of the
+            module).
         max_position: longest sequence (tokens).
 
     Returns:
@@ -91,20 +93,21 @@ def from_torch_state(
                 f"torch layer: {name} is missing; give the state dict of one TransformerEncoderLayer"
             )
     bias = "linear1.bias" in state
-    config = BlockConfig(
-        dim=state["linear1.weight"].shape[1],
-        num_heads=num_heads,
-        max_position=max_position,
-        norm="layernorm",
-        norm_position="pre" if norm_first else "post",
-        norm_eps=norm_eps,
-        norm_bias=bias,
-        causal=causal,
-        rope=False,
-        ffn=activation,  # type: ignore[arg-type]
-        ffn_dim=state["linear1.weight"].shape[0],
+    fields: dict[str, Any] = {
+        "dim": state["linear1.weight"].shape[1],
+        "num_heads": num_heads,
+        "max_position": max_position,
+        "norm": "layernorm",
+        "norm_position": "pre" if norm_first else "post",
+        "norm_eps": norm_eps,
+        "norm_bias": bias,
+        "causal": causal,
+        "rope": False,
+        "ffn": activation,
+        "ffn_dim": state["linear1.weight"].shape[0],
         **{f"{name}_bias": bias for name in ("q", "k", "v", "out", "ffn")},
-    )
+    }
+    config = BlockConfig(**fields)
     weights: dict[str, np.ndarray] = {}
     unused = []
     for name, tensor in state.items():

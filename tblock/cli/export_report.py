@@ -57,7 +57,16 @@ def print_targets(targets: dict[str, dict[str, Any]], artifact: Artifact) -> Non
     for name, entry in targets.items():
         files = ", ".join(f"{f} ({output.size(artifact.manifest.files[f]['size'])})" for f in entry["files"])
         print(f"{name}: {files}")
-        for key in ("opset", "fused", "attention", "attention_reason", "fusion", "fusion_reason", "builder"):
+        for key in (
+            "opset",
+            "fused",
+            "passes",
+            "attention",
+            "attention_reason",
+            "fusion",
+            "fusion_reason",
+            "builder",
+        ):
             if key in entry:
                 print(f"  {key.replace('_', ' ')}: {_plain(entry[key])}")
 

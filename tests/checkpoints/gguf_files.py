@@ -1,7 +1,7 @@
 """Small GGUF files, written by the gguf package after llama.cpp's conventions, for tests of the reader.
 
-The names and transforms are those of llama.cpp's convert_hf_to_gguf.py: q and k rows interleaved for `llama`, Gemma norms
-with the unit offset added, experts stacked.
+The names and transforms are those of llama.cpp's convert_hf_to_gguf.py: q and k rows interleaved for `llama`,
+Gemma norms with the unit offset added, experts stacked.
 """
 
 from pathlib import Path

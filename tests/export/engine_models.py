@@ -1,11 +1,14 @@
-"""ONNX files for the engine tests: exported blocks, made once per session, and the smallest graphs that are wrong."""
+"""ONNX files for the engine tests: exported blocks, made once per session, and the smallest wrong graphs."""
 
 import functools
 import shutil
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import onnx
+import pytest
+import torch
 from onnx import TensorProto, helper
 
 from tblock import Block, BlockConfig
@@ -13,6 +16,7 @@ from tblock.export import capture, onnx_model, weights_file
 from tblock.export.engine_options import Profile
 from tblock.manifest import TensorSpec
 from tblock.ranges import Range
+from tblock.runtimes.verdict import Verdict, judge
 from tblock.weights import DTYPES, fill, random_block_weights
 
 RANGES = {"B": Range(1, 1, 4), "S": Range(1, 16, 32)}
@@ -20,33 +24,89 @@ RANGES = {"B": Range(1, 1, 4), "S": Range(1, 16, 32)}
 
 DIM = 64
 
+FUSED = {"TblockAddRMSNorm": 1, "TblockRMSNorm": 1, "TblockSwiGLU": 1}
+"""Fused nodes of the default block."""
+
+EPS = 1e-6
+"""Of the default block's norms."""
+
 
 @functools.cache
 def _root() -> Path:
     return Path(tempfile.mkdtemp(prefix="tblock-test-engines-"))
 
 
-@functools.cache
-def exported(
-    *, head_dim: int = 16, dtype: str = "float32", opset: int = 23, masked: bool = False, norm: str = "rmsnorm"
-) -> Path:
-    """The default block of CASES.md with another head width, as a folder with model.onnx and its weights."""
+def _block(head_dim: int, dtype: str, norm: str = "rmsnorm") -> tuple[BlockConfig, Block]:
     config = BlockConfig(
-        dim=DIM, num_heads=4, num_kv_heads=2, head_dim=head_dim, ffn_dim=256, max_position=64, norm=norm
+        dim=DIM,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=head_dim,
+        ffn_dim=256,
+        max_position=64,
+        norm=norm,
+        norm_eps=EPS,
     )
     block = Block(config)
     fill(block, random_block_weights(config, 0), dtype=DTYPES[dtype], where="test")
+    return config, block
+
+
+def verdict_of(path: Path, dtype: str, batch: int, seq: int) -> Verdict:
+    """Run an export of the default block in stock ONNX Runtime and judge it against float64."""
+    import onnxruntime
+
+    _, block = _block(16, dtype)
+    x = torch.from_numpy(np.random.default_rng(0).standard_normal((batch, seq, DIM))).to(DTYPES[dtype])
+    with torch.no_grad():
+        eager, reference = block(x).numpy(), block(x.double()).numpy()
+    (output,) = onnxruntime.InferenceSession(str(path)).run(None, {"x": x.numpy()})
+    return judge(output=output, reference=reference, eager=eager, inputs=x.numpy(), dtype=dtype)
+
+
+def exported(
+    *,
+    head_dim: int = 16,
+    dtype: str = "float32",
+    opset: int = 23,
+    masked: bool = False,
+    norm: str = "rmsnorm",
+) -> Path:
+    """The default block of CASES.md with another head width, as a folder with model.onnx and its weights."""
+    folder = _root() / f"{head_dim}-{dtype}-{opset}-{masked}-{norm}"
+    if not folder.is_dir():
+        folder.mkdir()
+        _export(folder, head_dim=head_dim, dtype=dtype, opset=opset, masked=masked, norm=norm)
+    return folder
+
+
+def _export(
+    folder: Path, *, head_dim: int = 16, dtype: str, opset: int, masked: bool = False, norm: str = "rmsnorm"
+) -> Path:
+    config, block = _block(head_dim, dtype, norm)
     inputs = [TensorSpec(name="x", dims=("B", "S", DIM), dtype=dtype)]
     if masked:
         inputs.append(TensorSpec(name="padding_mask", dims=("B", "S"), dtype="bool"))
     outputs = [TensorSpec(name="y", dims=("B", "S", DIM), dtype=dtype)]
-    folder = _root() / f"{head_dim}-{dtype}-{opset}-{masked}-{norm}"
-    folder.mkdir()
     program = capture.capture(block, [config], inputs, RANGES)
     slices = weights_file.write_weights(block.state_dict(), folder / "weights.safetensors")
     graph = onnx_model.lower(program, [config], inputs, outputs, slices, opset)
     onnx_model.write(graph, folder / "model.onnx")
-    return folder
+    return folder / "model.onnx"
+
+
+def exported_unfused(folder: Path, *, dtype: str, opset: int) -> Path:
+    """The default block before its residual Add is fused into the norm; the path of its model.onnx."""
+
+    class Nothing:
+        fired = 0
+
+        def __call__(self, model: object) -> None:
+            """Leave the model as it is."""
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(onnx_model, "AddNormPass", Nothing)
+        return _export(folder, dtype=dtype, opset=opset)
 
 
 def copied(source: Path, folder: Path) -> Path:
@@ -78,7 +138,7 @@ def small(
         nodes,
         "small",
         [helper.make_tensor_value_info(name, dtype, ["B", 8]) for name in inputs],
-        [helper.make_tensor_value_info("y", dtype, None)],
+        [helper.make_tensor_value_info("y", dtype, ["B", "out"])],
     )
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid("tblock", 1)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=ir_version, functions=functions)

@@ -1,4 +1,4 @@
-"""TensorRT-RTX engines, built for real on this machine: case C13 without a past, and what the report says of them.
+"""TensorRT-RTX engines, built for real: case C13 without a past, and what the report says of them.
 
 Nothing here executes an engine: that needs a GPU. What is proven is that the builder takes the graph.
 """
@@ -13,12 +13,16 @@ from tblock.errors import ExportError
 from tblock.export import engine_attention, engine_package
 from tblock.export.engine import EngineOptions, EngineReport, build_engine, build_from_onnx
 
-pytest.importorskip("tensorrt_rtx", reason="TensorRT-RTX is not installed: pip install 'tblock[tensorrt-rtx]'")
+pytest.importorskip(
+    "tensorrt_rtx", reason="TensorRT-RTX is not installed: pip install 'tblock[tensorrt-rtx]'"
+)
 
 QUIET = EngineOptions(progress=False)
 
 
-def _build(folder: Path, output: Path, *, masked: bool = False, options: EngineOptions = QUIET) -> EngineReport:
+def _build(
+    folder: Path, output: Path, *, masked: bool = False, options: EngineOptions = QUIET
+) -> EngineReport:
     profiles = [models.profile(masked=masked)]
     report = build_engine(
         folder / "model.onnx", output, flavour="tensorrt-rtx", profiles=profiles, options=options
@@ -39,8 +43,9 @@ def test_engine_of_every_head_width_is_built_and_says_how_attention_runs(
     assert ("FLOAT" if dtype == "float32" else str(head_dim)) in attention["reason"]
     assert report.reductions == {"FLOAT": 2}
     assert (report.fusion, report.plugin_layers, report.tf32, report.executed) == ("native", 0, False, False)
-    assert report.fused == {"TblockRMSNorm": 2, "TblockSwiGLU": 1}
+    assert report.fused == models.FUSED
     assert "TensorRT-RTX has no plugin layers" in report.fusion_reason
+    assert report.caches == {"runtime": "written at the first load, which compiles for the GPU (JIT)"}
     assert not report.warnings
 
 
@@ -117,7 +122,11 @@ def test_refused_dedicated_kernel_is_built_again_decomposable(tmp_path: Path, mo
 def test_several_profiles_and_options_go_into_one_engine(tmp_path: Path) -> None:
     folder = models.exported()
     options = EngineOptions(
-        progress=False, tf32=True, optimization_level=1, weight_streaming=True, compute_capabilities=("8.9", "12.0")
+        progress=False,
+        tf32=True,
+        optimization_level=1,
+        weight_streaming=True,
+        compute_capabilities=("8.9", "12.0"),
     )
     report = build_from_onnx(
         folder / "model.onnx",

@@ -1,4 +1,4 @@
-"""A builder process that crashes, hangs or says nothing is one line, and leaves no engine and no process behind."""
+"""A builder process that crashes, hangs or says nothing: one line, and no engine or process left behind."""
 
 import subprocess
 import sys
@@ -11,6 +11,7 @@ import pytest
 from tblock.errors import ExportError
 from tblock.export import engine_child
 from tblock.export.engine import EngineOptions, build_engine
+
 
 def _ask(code: str, timeout: float = 60.0) -> dict:
     engine_child_command = (sys.executable, "-c", code)
@@ -25,8 +26,14 @@ SAY = "import sys; print('@tblock parsing model.onnx', file=sys.stderr, flush=Tr
 @pytest.mark.parametrize(
     ("code", "message"),
     [
-        ("import os; print('[E] out of luck', flush=True); os.abort()", "ended by SIGABRT while parsing model.onnx"),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "ended by SIGSEGV while parsing model.onnx"),
+        (
+            "import os; print('[E] out of luck', flush=True); os.abort()",
+            "ended by SIGABRT while parsing model.onnx",
+        ),
+        (
+            "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
+            "ended by SIGSEGV while parsing model.onnx",
+        ),
         ("sys.exit(7)", "ended with exit code 7 while parsing model.onnx"),
         ("pass", "ended with exit code 0 while parsing model.onnx"),
     ],
@@ -43,7 +50,7 @@ def test_child_that_dies_is_one_line(code: str, message: str) -> None:
 
 def test_child_that_hangs_is_stopped() -> None:
     started = time.monotonic()
-    with pytest.raises(ExportError, match="no answer after 1 s while parsing model.onnx; stopped"):
+    with pytest.raises(ExportError, match=r"no answer after 1 s while parsing model\.onnx; stopped"):
         _ask(SAY + "import time; time.sleep(600)", timeout=1)
     assert time.monotonic() - started < 30
 
@@ -69,7 +76,9 @@ def test_terminate_inside_the_parser_is_one_line(tmp_path: Path, monkeypatch) ->
     monkeypatch.setattr(engine_child, "COMMAND", (sys.executable, str(script)))
     output = tmp_path / "m.engine"
     output.write_bytes(b"old")
-    with pytest.raises(ExportError, match="ended by SIGABRT while parsing model.onnx; its last words: terminate"):
+    with pytest.raises(
+        ExportError, match=r"ended by SIGABRT while parsing model\.onnx; its last words: terminate"
+    ):
         build_engine(
             models.exported() / "model.onnx",
             output,
@@ -82,11 +91,13 @@ def test_terminate_inside_the_parser_is_one_line(tmp_path: Path, monkeypatch) ->
 
 
 def test_worker_does_not_import_torch() -> None:
-    code = "import sys, tblock.export.engine_worker; sys.exit('torch' in sys.modules or 'onnx' in sys.modules)"
+    code = (
+        "import sys, tblock.export.engine_worker; sys.exit('torch' in sys.modules or 'onnx' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-P", "-c", code], check=False).returncode == 0
 
 
-REGISTER_THEN_WORK = '''
+REGISTER_THEN_WORK = """
 import tensorrt_rtx as trt
 
 class Plugin(trt.IPluginV3, trt.IPluginV3OneCore, trt.IPluginV3OneBuild, trt.IPluginV3OneRuntime):
@@ -103,7 +114,8 @@ class Creator(trt.IPluginCreatorV3One):
     def __init__(self):
         super().__init__()
         self.name, self.plugin_version, self.plugin_namespace = "TblockRMSNorm", "1", "tblock"
-        self.field_names = trt.PluginFieldCollection([trt.PluginField("eps"), trt.PluginField("weight_offset")])
+        fields = [trt.PluginField("eps"), trt.PluginField("weight_offset")]
+        self.field_names = trt.PluginFieldCollection(fields)
 
     def create_plugin(self, name, fields, phase):
         return Plugin()
@@ -112,4 +124,4 @@ creator = Creator()
 trt.get_plugin_registry().register_creator(creator, "tblock")
 from tblock.export import engine_worker
 engine_worker.main()
-'''
+"""

@@ -1,7 +1,7 @@
 """The families test table: one small random model of each family, built and saved by transformers.
 
-Sizes are odd where the family allows it, K < H, biases are on where the family has them, windows are shorter than the
-sequences. Adding a family to the support matrix is adding a row here.
+Sizes are odd where the family allows it, K < H, biases are on where the family has them, windows are shorter
+than the sequences. Adding a family to the support matrix is adding a row here.
 """
 
 from dataclasses import dataclass, field

@@ -1,6 +1,7 @@
 """Planted faults: the shipped code with one ingredient broken, each a mistake that real ports have made.
 
-A fault patches the modules the probe itself runs (the ops, the block, the checkpoint's answers), never a copy of them.
+A fault patches the modules the probe itself runs (the ops, the block, the checkpoint's answers), never a copy
+of them.
 """
 
 import contextlib

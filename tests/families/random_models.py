@@ -40,7 +40,9 @@ def _rope(rng: np.random.Generator, scalings: bool = True) -> dict[str, Any]:
     return rope
 
 
-def _gated(rng: np.random.Generator, *, own_head: bool, scalings: bool = True, bias: bool = True) -> dict[str, Any]:
+def _gated(
+    rng: np.random.Generator, *, own_head: bool, scalings: bool = True, bias: bool = True
+) -> dict[str, Any]:
     heads, kv_heads, head_dim = _heads(rng)
     settings = {
         "num_attention_heads": heads,
@@ -144,7 +146,7 @@ def _phi(rng: np.random.Generator) -> tuple[str, dict]:
 
 
 def _gpt_neox(rng: np.random.Generator) -> tuple[str, dict]:
-    model_type, settings = _phi(rng)
+    _, settings = _phi(rng)
     own = {"use_parallel_residual": _pick(rng, True, False), "attention_bias": _pick(rng, True, False)}
     return "gpt_neox", settings | own
 
@@ -170,7 +172,12 @@ def _falcon(rng: np.random.Generator) -> tuple[str, dict]:
 
 def _gpt2(rng: np.random.Generator) -> tuple[str, dict]:
     heads, _, head_dim = _heads(rng)
-    own = {"n_embd": heads * (head_dim - 1), "n_head": heads, "n_layer": 2, "n_inner": int(rng.integers(17, 120))}
+    own = {
+        "n_embd": heads * (head_dim - 1),
+        "n_head": heads,
+        "n_layer": 2,
+        "n_inner": int(rng.integers(17, 120)),
+    }
     scale = {"scale_attn_by_inverse_layer_idx": _pick(rng, True, False), "n_positions": 64}
     return "gpt2", own | scale | {"activation_function": _pick(rng, *_PLAIN_ACTS), "vocab_size": 64}
 
@@ -198,8 +205,16 @@ def _distilbert(rng: np.random.Generator) -> tuple[str, dict]:
 def _whisper(rng: np.random.Generator) -> tuple[str, dict]:
     heads, _, head_dim = _heads(rng)
     settings = {"d_model": heads * head_dim, "encoder_attention_heads": heads, "encoder_layers": 2}
-    settings |= {"encoder_ffn_dim": int(rng.integers(17, 120)), "activation_function": _pick(rng, *_PLAIN_ACTS)}
-    settings |= {"decoder_layers": 1, "decoder_attention_heads": heads, "decoder_ffn_dim": 16, "num_mel_bins": 8}
+    settings |= {
+        "encoder_ffn_dim": int(rng.integers(17, 120)),
+        "activation_function": _pick(rng, *_PLAIN_ACTS),
+    }
+    settings |= {
+        "decoder_layers": 1,
+        "decoder_attention_heads": heads,
+        "decoder_ffn_dim": 16,
+        "num_mel_bins": 8,
+    }
     return "whisper", settings | {"max_source_positions": 64, **_TOKENS}
 
 

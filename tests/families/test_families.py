@@ -1,10 +1,9 @@
-"""Every family against its own implementation in transformers (or torch): same weights, same hidden states, per token.
+"""Every family against its own implementation: same weights, same hidden states, error per token.
 
 To add a runtime's column: a test over CASES that takes `family` (model, checkpoint) and notes its result in
 `family_report` under that column.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -34,15 +33,17 @@ class Family:
 
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: case.id)
-def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Family]:
+def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Family:
     """A random model of the family, saved by transformers and opened by tblock."""
     folder = tmp_path_factory.mktemp("family")
     model = save_model(request.param, folder)
-    yield Family(request.param, model, open_checkpoint(folder))
+    return Family(request.param, model, open_checkpoint(folder))
 
 
-def inputs(dim: int, seq: int, padding: str, dtype: torch.dtype) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """x [2, S, D], padding mask [2, S] or None, positions [2, S] or None; the second row is padded by a third."""
+def inputs(
+    dim: int, seq: int, padding: str, dtype: torch.dtype
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """x [2, S, D], padding mask and positions [2, S] or None; the second row is padded by a third."""
     x_BSD = torch.randn(2, seq, dim, generator=torch.Generator().manual_seed(seq)).to(dtype)
     if padding == "none":
         return x_BSD, None, None
@@ -117,12 +118,24 @@ def test_embedding_equals_transformers(family: Family) -> None:
 def test_torch_encoder_layer_equals_torch(norm_first, bias, causal, dtype, family_report) -> None:
     activation = "gelu" if causal else "relu"
     layer = nn.TransformerEncoderLayer(
-        45, 3, 77, activation=activation, norm_first=norm_first, bias=bias, batch_first=True, layer_norm_eps=1e-6
+        45,
+        3,
+        77,
+        activation=activation,
+        norm_first=norm_first,
+        bias=bias,
+        batch_first=True,
+        layer_norm_eps=1e-6,
     ).eval()
     randomize(layer, seed=3)
     config, weights = from_torch_layer(layer, causal=causal)
     state = from_torch_state(
-        layer.state_dict(), num_heads=3, norm_first=norm_first, activation=activation, norm_eps=1e-6, causal=causal
+        layer.state_dict(),
+        num_heads=3,
+        norm_first=norm_first,
+        activation=activation,
+        norm_eps=1e-6,
+        causal=causal,
     )
     assert state[0] == config
     block = Block(config)

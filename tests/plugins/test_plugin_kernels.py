@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from conftest import interpret
+from plugin_harness import interpret
 
 from tblock.export.plugins.selfcheck import BUDGET, CASES, Case, Result
 
@@ -32,7 +32,11 @@ _TWINS = {
         "swiglu",
     ),
     "float16_accumulation": ("tl.sum(x * x,", "tl.sum((x * x).to(tl.float16),", "rms_norm"),
-    "sum_not_rounded_nor_stored": ("tl.store(sum_ptr + start + col, total, mask=mask)", "pass", "add_rms_norm"),
+    "sum_not_rounded_nor_stored": (
+        "tl.store(sum_ptr + start + col, total, mask=mask)",
+        "pass",
+        "add_rms_norm",
+    ),
     "unmasked_norm_tail": ("mask = live & (col < width)", "mask = live & (col < COLS)", "rms_norm"),
     "unmasked_rows": ("live = row < rows", "live = row < rows + 1", "rms_norm"),
     "unmasked_swiglu_tail": ("mask = col < width", "mask = col < width + 1", "swiglu"),

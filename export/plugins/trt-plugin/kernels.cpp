@@ -205,6 +205,7 @@ bool Kernels::load(int32_t op, std::string& error)
         }
         mFunctions.push_back(function);
     }
+    mModule = module;
     error.clear();
     return true;
 }

@@ -59,6 +59,7 @@ public:
 
 private:
     CudaDriver const* mDriver{};
+    CudaModule mModule{};
     std::vector<CudaFunction> mFunctions; // by variant index; null for the variants of other ops
     bool load(int32_t op, std::string& error);
 };

@@ -1,0 +1,131 @@
+"""Writing one layer of a checkpoint as a small checkpoint of its own, for transformers' own loader to read.
+
+Tensors are copied as stored; only layer number, depth, vocabulary and sliding window change.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tblock.checkpoints.checkpoint import Checkpoint
+from tblock.checkpoints.gguf_source import GgufSource
+
+SMALL_VOCAB = 64
+"""Rows of the stand-in token table: hidden states are given, tokens are not used."""
+
+SMALL_WINDOW = 5
+"""Keys a sliding window is shrunk to, so that a short sequence crosses it."""
+
+GGUF_NAME = "layer.gguf"
+"""File name of a GGUF copy."""
+
+
+def copy_safetensors_layer(
+    checkpoint: Checkpoint, layer: int, folder: Path, transformers: Any
+) -> tuple[int, int | None]:
+    """Write config.json and model.safetensors into a folder.
+
+    Args:
+        checkpoint: from safetensors.
+        layer: its number.
+        folder: exists.
+        transformers: the package; its config class says what kind of layer this one is.
+
+    Returns:
+        The layer's number in the copy, and the window before it was shrunk (tokens; None: no window).
+    """
+    from safetensors.torch import save_file
+
+    from tblock.weights import to_tensor
+
+    values = dict(checkpoint.fields.values)
+    values.setdefault("model_type", checkpoint.family)
+    # The full config decides what kind of layer this one is; its own class does that, not our row.
+    full = transformers.AutoConfig.for_model(**values)
+    # GPT-2 can scale scores by the layer's number: then the number has to stay.
+    index = layer if values.get("scale_attn_by_inverse_layer_idx") else 0
+    values[checkpoint.depth_key] = index + 1
+    values |= {"vocab_size": SMALL_VOCAB, "decoder_layers": 1}
+    for key in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
+        values[key] = min(values[key], 3) if isinstance(values.get(key), int) else None
+    if getattr(full, "layer_types", None):
+        values["layer_types"] = [full.layer_types[layer]]
+    window = getattr(full, "sliding_window", None)
+    if window is not None:
+        values["sliding_window"] = min(window, SMALL_WINDOW)
+    if checkpoint.family == "qwen3_moe":
+        sparse = layer not in full.mlp_only_layers and (layer + 1) % full.decoder_sparse_step == 0
+        values |= {"mlp_only_layers": [] if sparse else [0], "decoder_sparse_step": 1}
+    (folder / "config.json").write_text(json.dumps(values))
+    root = checkpoint.layer_root
+    behind = root.removeprefix(checkpoint.prefix)
+    tensors = {
+        f"{behind}{index}.{name.removeprefix(f'{root}{layer}.')}": to_tensor(
+            checkpoint.source.read(name)
+        ).clone()
+        for name in checkpoint.tensor_names(layer)
+    }
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return index, window
+
+
+def copy_gguf_layer(checkpoint: Checkpoint, layer: int, folder: Path) -> tuple[int, int | None]:
+    """Write GGUF_NAME into a folder.
+
+    Args:
+        checkpoint: from a GGUF file.
+        layer: its number.
+        folder: exists.
+
+    Returns:
+        The layer's number in the copy, and the window before it was shrunk (tokens; None: no window).
+    """
+    import gguf
+
+    source = checkpoint.source
+    assert isinstance(source, GgufSource)
+    arch = source.metadata["general.architecture"]
+    # Gemma 2 alternates windows by the layer's number, which no key spells out: keep it even or odd.
+    index = layer % 2 if arch == "gemma2" else 0
+    writer = gguf.GGUFWriter(folder / GGUF_NAME, arch)
+    for key, value in source.metadata.items():
+        if not key.startswith(f"{arch}.") or key in (f"{arch}.block_count", f"{arch}.vocab_size"):
+            continue
+        if key == f"{arch}.attention.sliding_window":
+            value = min(value, SMALL_WINDOW)
+        adders: dict[type, Any] = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32}
+        adders |= {str: writer.add_string, list: writer.add_array}
+        adders[type(value)](key, value)
+    writer.add_uint32(f"{arch}.block_count", index + 1)
+    writer.add_uint32(f"{arch}.vocab_size", SMALL_VOCAB)
+    root = checkpoint.layer_root
+    for name in checkpoint.tensor_names(layer):
+        raw, kind = source.read_stored(name)
+        renamed = f"{root}{index}.{name.removeprefix(f'{root}{layer}.')}"
+        writer.add_tensor(renamed, np.ascontiguousarray(raw), raw_dtype=gguf.GGMLQuantizationType(kind))
+    dim = checkpoint.config(layer).dim
+    writer.add_tensor("token_embd.weight", np.zeros((SMALL_VOCAB, dim), np.float32))
+    writer.add_tensor("output_norm.weight", np.ones(dim, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return index, source.metadata.get(f"{arch}.attention.sliding_window")
+
+
+def gguf_config(checkpoint: Checkpoint, layer: int, folder: Path, transformers: Any) -> Any:
+    """transformers' own reading of the metadata, plus Llama 3's RoPE scaling, which it drops."""
+    config = transformers.AutoConfig.from_pretrained(folder, gguf_file=GGUF_NAME)
+    ours = checkpoint.config(layer)
+    if ours.rope_scaling == "llama3":
+        config.rope_parameters = {
+            "rope_type": "llama3",
+            "rope_theta": ours.rope_base,
+            "factor": ours.rope_factor,
+            "low_freq_factor": ours.rope_low_freq_factor,
+            "high_freq_factor": ours.rope_high_freq_factor,
+            "original_max_position_embeddings": ours.rope_original_max_position,
+        }
+    return config

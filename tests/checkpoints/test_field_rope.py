@@ -1,0 +1,169 @@
+"""Cases C9 and C10: RoPE layouts and tables, each with its broken twin."""
+
+import numpy as np
+import pytest
+import torch
+from field_runners import LIMIT, RUNNERS, rows_off
+from torch import Tensor, nn
+
+import tblock.rope_table
+from tblock import Block, BlockConfig
+from tblock.checkpoints.rope_layout import with_rope_layout
+from tblock.rope import inverse_frequencies, rope_tables
+from tblock.weights import fill, random_block_weights
+
+ROTATED = {
+    "half": [-1.984111, 1.959901, 2.462378, 4.019800],
+    "interleaved": [-1.142640, 1.922076, 2.959851, 4.029799],
+}
+"""x = [1, 2, 3, 4] at position 1, base 10000."""
+
+
+class RopeOp(nn.Module):
+    """The op in one layout."""
+
+    def __init__(self, layout: str) -> None:
+        super().__init__()
+        self.interleaved = int(layout == "interleaved")
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        return torch.ops.tblock.rope(x, cos, sin, interleaved=self.interleaved)
+
+
+@pytest.mark.parametrize("layout", ROTATED)
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_c9_layouts_rotate_their_own_pairs(runner: str, layout: str) -> None:
+    config = BlockConfig(dim=4, num_heads=1, ffn_dim=4, rope_layout=layout, max_position=2)
+    cos, sin = (torch.from_numpy(t).float()[1:] for t in rope_tables(config, 2))
+    x = torch.tensor([1.0, 2.0, 3.0, 4.0]).view(1, 1, 1, 4)
+    y = RUNNERS[runner](RopeOp(layout), (x, cos, sin))(x, cos, sin)
+    np.testing.assert_allclose(y.flatten().numpy(), ROTATED[layout], atol=1e-6)
+
+
+def scores(config: BlockConfig, weights: dict, x_BSD: Tensor) -> Tensor:
+    """q k^T of the block's attention, [B, H, S, S]."""
+    block = Block(config)
+    fill(block, weights, dtype=torch.float32, where="scores")
+    seen: list[Tensor] = []
+    real = torch.ops.tblock.attention
+
+    def spy(q, k, v, mask, **attributes):
+        seen.append(q @ k.repeat_interleave(q.shape[1] // k.shape[1], 1).transpose(-1, -2))
+        return real(q, k, v, mask, **attributes)
+
+    with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+        patch.setattr(torch.ops.tblock, "attention", spy)
+        block(x_BSD)
+    return seen[0]
+
+
+@pytest.mark.parametrize("more", [{}, {"rope_dim": 8}, {"qk_norm": "head"}, {"qk_norm": "full"}], ids=str)
+def test_c9_half_split_checkpoint_in_an_interleaved_block(more: dict) -> None:
+    config = BlockConfig(
+        dim=64, num_heads=4, num_kv_heads=2, ffn_dim=256, q_bias=True, k_bias=True, init_std=0.2, **more
+    )
+    weights = random_block_weights(config, seed=0)
+    x_BSD = torch.randn(1, 7, 64, generator=torch.Generator().manual_seed(0))
+    wanted = scores(config, weights, x_BSD)
+    other, moved = with_rope_layout(config, weights, "interleaved")
+    assert other.rope_layout == "interleaved"
+    assert rows_off(scores(other, moved, x_BSD), wanted).max() <= LIMIT
+    unmoved = (scores(other, weights, x_BSD) - wanted).abs()
+    assert unmoved[..., 0, 0].max() <= LIMIT * wanted.abs().max()
+    assert unmoved[..., 1:, 0].amax(dim=1).min() > (0.0 if more.get("qk_norm") else 1.0)
+    back = with_rope_layout(other, moved, "half")[1]
+    assert all(np.array_equal(back[name], weights[name]) for name in weights)
+
+
+WIDTH32 = {"dim": 64, "num_heads": 2, "ffn_dim": 64, "max_position": 2048}
+TABLE_LIMITS = {torch.float16: 5e-4, torch.bfloat16: 4e-3}
+"""Largest error of cos over 2048 positions after the block is cast."""
+
+
+def cos_error(dtype: torch.dtype) -> float:
+    config = BlockConfig(**WIDTH32)
+    block = Block(config).to(dtype)
+    cos, _ = block.rope(torch.zeros(1, 2048, 64, dtype=dtype), None)
+    return float((cos.double() - torch.from_numpy(rope_tables(config, 2048)[0])).abs().max())
+
+
+@pytest.mark.parametrize("dtype", TABLE_LIMITS, ids=str)
+def test_c10_tables_survive_casting_the_block(dtype: torch.dtype) -> None:
+    assert cos_error(dtype) <= TABLE_LIMITS[dtype]
+
+
+@pytest.mark.parametrize("dtype", TABLE_LIMITS, ids=str)
+def test_c10_twin_tables_built_in_low_precision_are_caught(dtype: torch.dtype, monkeypatch) -> None:
+    def low(config: BlockConfig, positions: int):
+        angles = torch.arange(positions).to(dtype)[:, None] * torch.from_numpy(
+            inverse_frequencies(config)
+        ).to(dtype)
+        return angles.cos().double().numpy(), angles.sin().double().numpy()
+
+    monkeypatch.setattr(tblock.rope_table, "rope_tables", low)
+    assert cos_error(dtype) > 100 * TABLE_LIMITS[dtype]
+
+
+@pytest.mark.parametrize("dtype", TABLE_LIMITS, ids=str)
+def test_c10_q_and_k_keep_the_blocks_dtype(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, seen = torch.ops.tblock.attention, []
+    monkeypatch.setattr(
+        torch.ops.tblock,
+        "attention",
+        lambda q, k, v, mask, **a: seen.extend((q, k, v)) or real(q, k, v, mask, **a),
+    )
+    with torch.no_grad():
+        y_BSD = Block(BlockConfig(**WIDTH32)).to(dtype)(torch.randn(1, 5, 64, dtype=dtype))
+    assert {t.dtype for t in [*seen, y_BSD]} == {dtype}
+
+
+def test_c10_llama3_scaling_has_the_published_frequencies() -> None:
+    config = BlockConfig(
+        dim=256,
+        num_heads=2,
+        rope_base=5e5,
+        rope_scaling="llama3",
+        rope_factor=8.0,
+        rope_original_max_position=8192,
+    )
+    frequencies = inverse_frequencies(config)
+    plain = inverse_frequencies(config.replace(rope_scaling="none", rope_factor=1.0))
+    assert frequencies[28] == plain[28] == pytest.approx(3.211446e-3, rel=1e-6)
+    assert frequencies[63] == pytest.approx(3.068926e-7, rel=1e-6)
+
+
+SCALINGS = {
+    "linear": {"factor": 2.5},
+    "llama3": {
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    },
+    "yarn": {"factor": 4.0, "original_max_position_embeddings": 4096},
+    "yarn-deepseek": {
+        "factor": 40.0,
+        "original_max_position_embeddings": 4096,
+        "mscale": 1.0,
+        "mscale_all_dim": 0.7,
+    },
+}
+
+
+@pytest.mark.parametrize("name", SCALINGS)
+def test_c10_scaled_frequencies_equal_transformers(name: str) -> None:
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    from tblock.checkpoints.fields import Fields
+    from tblock.checkpoints.rope_fields import rope_fields
+
+    parameters = {"rope_type": name.partition("-")[0], "rope_theta": 5e5, **SCALINGS[name]}
+    theirs = LlamaConfig(
+        hidden_size=256, num_attention_heads=2, max_position_embeddings=65536, rope_parameters=parameters
+    )
+    wanted, gain = ROPE_INIT_FUNCTIONS[parameters["rope_type"]](theirs)
+    fields = rope_fields(Fields("test", {"rope_parameters": parameters}), head_dim=128)
+    config = BlockConfig(dim=256, num_heads=2, max_position=65536, **fields)
+    np.testing.assert_allclose(inverse_frequencies(config), wanted.numpy(), rtol=1e-5)
+    assert config.rope_attention_factor == pytest.approx(gain, rel=1e-6)

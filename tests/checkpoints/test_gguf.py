@@ -1,0 +1,190 @@
+"""GGUF: each architecture against transformers reading the same file, and bad files."""
+
+import builtins
+import re
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+from gguf_files import HEAD_DIM, metadata, model_file, tensors, write_gguf
+
+from tblock import BlockConfig
+from tblock.checkpoints import open_checkpoint
+from tblock.checkpoints.family import Rule
+from tblock.checkpoints.probe import LIMITS, measure, probe
+from tblock.errors import ConfigError, RuntimeUnavailable
+from tblock.rope import inverse_frequencies
+
+
+@pytest.mark.parametrize("stored", [None, "Q8_0"], ids=["float32", "Q8_0"])
+@pytest.mark.parametrize("arch", HEAD_DIM)
+def test_families_gguf_equals_transformers(
+    tmp_path: Path, arch: str, stored: str | None, family_report
+) -> None:
+    checkpoint = open_checkpoint(model_file(tmp_path, arch, stored))
+    for layer in (0, 1):
+        error = measure(checkpoint, layer).worst
+        passed = error <= LIMITS["float32"]
+        family_report.note(
+            checkpoint.family, "gguf", f"{arch}-{stored or 'float32'}", error=error, passed=passed
+        )
+        assert passed, f"layer {layer}: {error:.2e}"
+
+
+def test_unpermuted_rows_are_caught_by_the_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = open_checkpoint(model_file(tmp_path, "llama"))
+    plan = checkpoint._plan
+
+    def whole(*arguments):
+        return {k: (Rule(source=r.source, targets=r.targets), t) for k, (r, t) in plan(*arguments).items()}
+
+    monkeypatch.setattr(checkpoint, "_plan", whole)
+    assert measure(checkpoint, 0).worst > 1000 * LIMITS["float32"]
+
+
+def test_llama3_scaling_is_recognised_behind_its_divisors(tmp_path: Path) -> None:
+    config = BlockConfig(dim=96, num_heads=6, head_dim=16, rope_base=500000.0)
+    scaled = config.replace(rope_scaling="llama3", rope_factor=8.0, rope_original_max_position=8192)
+    divisors = inverse_frequencies(config) / inverse_frequencies(scaled)
+    values, arrays = metadata("llama"), tensors("llama", np.random.default_rng(0))
+    values["llama.rope.freq_base"] = 500000.0
+    arrays["rope_freqs.weight"] = divisors.astype(np.float32)
+    checkpoint = open_checkpoint(write_gguf(tmp_path / "a.gguf", "llama", values, arrays))
+    assert checkpoint.config(0).rope_scaling == "llama3"
+    assert checkpoint.config(0).rope_factor == 8.0
+    probe(checkpoint, 0)
+    arrays["rope_freqs.weight"] = np.linspace(1, 9, 8, dtype=np.float32)
+    checkpoint = open_checkpoint(write_gguf(tmp_path / "b.gguf", "llama", values, arrays))
+    with pytest.raises(ConfigError, match=r"rope_freqs.weight is no Llama 3 scaling"):
+        checkpoint.config(0)
+
+
+def test_quantised_layer_reads_only_its_stored_bytes(tmp_path: Path) -> None:
+    checkpoint = open_checkpoint(model_file(tmp_path, "llama", "Q4_1"))
+    weights = checkpoint.weights(1)
+    stored = sum(a.size * 20 // 32 if a.ndim > 1 else a.nbytes for a in weights.values())
+    assert checkpoint.bytes_read == stored
+    assert {a.dtype for a in weights.values()} == {np.dtype(np.float32)}
+
+
+def _cut(path: Path, size: int) -> None:
+    path.write_bytes(path.read_bytes()[:size])
+
+
+def _patched(path: Path, offset: int, new: bytes) -> None:
+    content = bytearray(path.read_bytes())
+    content[offset : offset + len(new)] = new
+    path.write_bytes(content)
+
+
+BAD_FILES = {
+    "cut in header": (lambda p: _cut(p, 100), r"truncated in the header \(100 bytes\)"),
+    "cut in data": (lambda p: _cut(p, 200_000), r"truncated \(200000 bytes, tensor \S+ ends at \d+\)"),
+    "empty": (lambda p: _cut(p, 0), r"empty file"),
+    "another magic": (lambda p: _patched(p, 0, b"GGML"), r"not a GGUF file"),
+    "another version": (
+        lambda p: _patched(p, 4, b"\x07"),
+        r"GGUF version 7, wanted little-endian version 2 or 3",
+    ),
+    "big-endian": (lambda p: _patched(p, 4, b"\0\0\0\3"), r"big-endian GGUF"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_FILES)
+def test_bad_file_is_one_line_that_names_it(tmp_path: Path, kind: str) -> None:
+    damage, message = BAD_FILES[kind]
+    path = model_file(tmp_path, "llama")
+    damage(path)
+    with pytest.raises(ConfigError) as caught:
+        open_checkpoint(path)
+    assert re.search(message, str(caught.value)), str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def _without(name: str):
+    def change(values, arrays):
+        (values if name in values else arrays).pop(name)
+
+    return change
+
+
+def _with(values=None, arrays=None):
+    return lambda v, a: (v.update(values or {}), a.update(arrays or {}))
+
+
+_K = "blk.1.attn_k.weight"
+BAD_CONTENT = {
+    "no heads": (_without("llama.attention.head_count"), r"llama.attention.head_count is missing"),
+    "scaling": (_with({"llama.rope.scaling.type": "yarn"}), r"llama.rope.scaling.type='yarn'.*'none' only"),
+    "experts": (_with({"llama.expert_count": 8}), r"llama.expert_count=8"),
+    "part": (_with({"split.count": 2}), r"one part of a split GGUF; join it"),
+    "tensor missing": (_without(_K), rf"layer 1 does not fit llama; missing: attn.k.weight \(from {_K}\)"),
+    "tensor unused": (
+        _with(arrays={"blk.1.attn_k.bias": np.zeros(32, np.float32)}),
+        r"unused: blk.1.attn_k.bias",
+    ),
+    "shape": (
+        _with(arrays={_K: np.zeros((16, 96), np.float32)}),
+        rf"{_K} has shape \[16, 96\], the config wants attn.k",
+    ),
+    "NaN": (
+        _with(arrays={_K: np.full((32, 96), np.nan, np.float32)}),
+        rf"tensor {_K}: NaN or Inf in 3072 of 3072",
+    ),
+    "integers": (
+        _with(arrays={_K: np.zeros((32, 96), np.int32)}),
+        rf"tensor {_K} has type I32, which is no weight type",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_CONTENT)
+def test_bad_content_is_one_line_that_names_it(tmp_path: Path, kind: str) -> None:
+    change, message = BAD_CONTENT[kind]
+    values, arrays = metadata("llama"), tensors("llama", np.random.default_rng(0))
+    change(values, arrays)
+    path = write_gguf(tmp_path / "bad.gguf", "llama", values, arrays)
+    with pytest.raises(ConfigError) as caught:
+        open_checkpoint(path).weights(1)
+    assert re.search(message, str(caught.value)), str(caught.value)
+
+
+def test_unknown_architecture_lists_the_known_ones(tmp_path: Path) -> None:
+    path = write_gguf(
+        tmp_path / "a.gguf", "bloom", metadata("llama"), {"token_embd.weight": np.zeros((4, 4), np.float32)}
+    )
+    with pytest.raises(
+        ConfigError, match=r"architecture 'bloom' is not supported in GGUF; known: llama, qwen2"
+    ):
+        open_checkpoint(path)
+
+
+def test_unknown_tensor_type_names_the_tensor(tmp_path: Path) -> None:
+    path = model_file(tmp_path, "llama")
+    content = path.read_bytes()
+    name = b"blk.1.attn_k.weight"
+    kind_at = content.index(name) + len(name) + 4 + 2 * 8
+    _patched(path, kind_at, (999).to_bytes(4, "little"))
+    with pytest.raises(ConfigError, match=r"tensor blk.1.attn_k.weight has unknown type 999"):
+        open_checkpoint(path)
+
+
+def test_without_the_gguf_package_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = model_file(tmp_path, "llama")
+    real = builtins.__import__
+
+    def absent(name, *more):
+        if name == "gguf":
+            raise ImportError(name)
+        return real(name, *more)
+
+    monkeypatch.setattr(builtins, "__import__", absent)
+    with pytest.raises(RuntimeUnavailable, match=r"pip install 'tblock\[checkpoints\]'"):
+        open_checkpoint(path)
+
+
+def test_header_reader_agrees_with_the_gguf_package(smollm2_gguf: Path) -> None:
+    checkpoint = open_checkpoint(smollm2_gguf)
+    theirs = {t.name: tuple(int(n) for n in reversed(t.shape)) for t in gguf.GGUFReader(smollm2_gguf).tensors}
+    assert {name: checkpoint.source.shape(name) for name in checkpoint.source.names()} == theirs

@@ -1,0 +1,48 @@
+"""The support matrix: the committed result file covers every family, and cells print what was measured."""
+
+import json
+from pathlib import Path
+
+import pytest
+from family_cases import CASES
+
+from tblock.checkpoints.matrix import RESULTS, matrix_rows, write_matrix
+from tblock.errors import ConfigError
+
+
+def test_committed_results_cover_every_family_without_failure() -> None:
+    rows = matrix_rows()
+    assert {row["family"] for row in rows} == {case.family for case in CASES} | {"torch_encoder"}
+    assert all(row["eager float32"] != "skipped" for row in rows)
+    assert not [row for row in rows if any("failed" in cell for cell in row.values())]
+
+
+def test_committed_results_list_the_cases_of_the_table() -> None:
+    families = json.loads(RESULTS.read_text(encoding="utf-8"))["families"]
+    for case in CASES:
+        assert case.id in families[case.family]["float32"]["cases"], (
+            f"{case.id}: run the families tests again"
+        )
+        assert (case.id in families[case.family].get("float64", {}).get("cases", [])) == case.float64
+
+
+def test_cells(tmp_path: Path) -> None:
+    cells = {
+        "float32": {"passed": True, "error": 3.21e-7, "cases": ["a"]},
+        "gguf": {"passed": False, "error": 0.5, "cases": ["a"]},
+        "tensorrt-rtx": {"passed": True, "error": None, "cases": ["a"]},
+    }
+    write_matrix(tmp_path / "r.json", {"a": cells}, {"torch": "2"})
+    (row,) = matrix_rows(tmp_path / "r.json")
+    assert list(row.values()) == ["a", "3.2e-07", "skipped", "failed (5.0e-01)", "skipped", "ok"]
+
+
+@pytest.mark.parametrize("content", [None, "{", "{}"])
+def test_missing_or_broken_file_names_the_command(tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "r.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(
+        ConfigError, match=r"r.json: no family results .*run pytest -k families --family-matrix"
+    ):
+        matrix_rows(path)

@@ -1,0 +1,60 @@
+"""The probe catches planted faults and passes random sound models (bench/probe_faults.py runs many more)."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from family_cases import CASES, save_model
+from faults import FAULTS, Fault
+from random_models import random_case
+
+from tblock.checkpoints import Checkpoint, open_checkpoint
+from tblock.checkpoints.probe import LIMITS, measure, probe
+from tblock.errors import ParityError
+
+_CASE_OF = {
+    "QK norm after RoPE": "qwen3",
+    "no unit offset": "gemma2",
+    "soft cap before the scale": "gemma2",
+    "soft cap after the mask": "gemma2",
+    "window one too wide": "mistral",
+    "window one too wide in the config": "mistral",
+    "router normalised otherwise": "mixtral",
+    "pre norm for post": "bert",
+}
+"""Where a fault cannot show in the first family."""
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.id)
+def test_planted_fault_is_caught(tmp_path: Path, fault: Fault) -> None:
+    case = next(c for c in CASES if c.id == _CASE_OF.get(fault.id, "llama"))
+    save_model(case, tmp_path)
+    checkpoint = open_checkpoint(tmp_path)
+    assert fault.applies(checkpoint.config(0))
+    with (
+        fault.plant(),
+        pytest.raises(ParityError, match=rf"layer 0 differs from transformers' {checkpoint.family} by"),
+    ):
+        probe(checkpoint, 0)
+    probe(checkpoint, 0)
+
+
+@pytest.mark.parametrize("seed", range(1000, 1020))
+def test_random_sound_model_raises_no_alarm(tmp_path: Path, seed: int) -> None:
+    save_model(random_case(seed), tmp_path, seed)
+    assert measure(open_checkpoint(tmp_path), seed % 2).worst <= LIMITS["float32"]
+
+
+def test_nan_never_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_model(CASES[0], tmp_path)
+    checkpoint = open_checkpoint(tmp_path)
+    real = Checkpoint.weights
+
+    def broken(self, layer):
+        weights = real(self, layer)
+        weights["attn_norm.weight"] = weights["attn_norm.weight"] * np.float32(1e38)
+        return weights
+
+    monkeypatch.setattr(Checkpoint, "weights", broken)
+    with pytest.raises(ParityError, match="by inf"):
+        probe(checkpoint, 0)

@@ -1,0 +1,68 @@
+"""The engine cache: found again by everything that shapes an engine, and by nothing less."""
+
+from pathlib import Path
+
+import engine_models as models
+import pytest
+
+from tblock.export import engine_cache
+from tblock.export.engine import EngineOptions, build_engine
+
+pytest.importorskip(
+    "tensorrt_rtx", reason="TensorRT-RTX is not installed: pip install 'tblock[tensorrt-rtx]'"
+)
+
+
+def test_engine_is_found_again_until_anything_changes(tmp_path: Path) -> None:
+    model = models.copied(models.exported(), tmp_path)
+    cache = tmp_path / "cache"
+    output = tmp_path / "m.engine"
+
+    def build(**changed: object):
+        options = {"progress": False, "cache": str(cache), **changed.pop("options", {})}
+        profiles = changed.pop("profiles", [models.profile()])
+        return build_engine(
+            model, output, flavour="tensorrt-rtx", profiles=profiles, options=EngineOptions(**options)
+        )
+
+    first = build()
+    assert (first.cached, first.caches["engine"].split()[0]) == (False, "stored")
+    bytes_of_first = output.read_bytes()
+    output.unlink()
+    again = build()
+    assert (again.cached, again.caches["engine"].split()[0]) == (True, "hit")
+    assert output.read_bytes() == bytes_of_first
+    assert again.file == "m.engine"
+    assert again.attention == first.attention
+
+    narrower = {"x": (*models.profile()["x"][:2], (2, 32, 64))}
+    assert not build(profiles=[narrower]).cached
+    assert not build(options={"tf32": True}).cached
+    assert build(options={"timeout": 50.0}).cached
+
+    data = model.with_name("weights.safetensors")
+    whole = bytearray(data.read_bytes())
+    whole[-1] ^= 1
+    data.write_bytes(whole)
+    assert not build().cached
+
+
+def test_damaged_entry_is_built_again(tmp_path: Path) -> None:
+    model, cache = models.exported() / "model.onnx", tmp_path / "cache"
+    options = EngineOptions(progress=False, cache=str(cache))
+    arguments = {"flavour": "tensorrt-rtx", "profiles": [models.profile()], "options": options}
+    build_engine(model, tmp_path / "m.engine", **arguments)
+    (entry,) = cache.glob("*.engine")
+    for damage in (entry.read_bytes()[:100], b""):
+        entry.write_bytes(damage)
+        report = build_engine(model, tmp_path / "m.engine", **arguments)
+        assert not report.cached
+        assert report.bytes == (tmp_path / "m.engine").stat().st_size == entry.stat().st_size
+    entry.with_suffix(".json").write_text("{}")
+    assert not build_engine(model, tmp_path / "m.engine", **arguments).cached
+
+
+def test_key_depends_on_every_part() -> None:
+    parts = {"graph": "a", "weights": "b", "package": ["tensorrt", "10.13"], "device": "x"}
+    keys = {engine_cache.key(parts)} | {engine_cache.key({**parts, name: "other"}) for name in parts}
+    assert len(keys) == len(parts) + 1

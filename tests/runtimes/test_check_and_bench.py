@@ -1,0 +1,153 @@
+"""check and bench through real child processes: their rows, and what a wrong runtime gets instead."""
+
+import json
+
+import artifact_edits as edits
+import numpy as np
+import pytest
+
+from tblock.errors import ArtifactError
+from tblock.golden import GoldenCase, read_golden, write_golden
+from tblock.manifest import GOLDEN
+from tblock.runtimes import BenchRow, CheckRow, bench, check
+from tblock.runtimes.latency import full_sizes, work
+from tblock.runtimes.parity import golden_cases
+
+
+def rewrite_golden(folder, change):
+    write_golden(folder / GOLDEN, [change(case) for case in read_golden(folder / GOLDEN)])
+    return edits.reseal(folder)
+
+
+@pytest.mark.slow
+def test_check_gives_one_row_for_each_runtime(odd32):
+    lines = []
+    # compile is in test_runner_contract: compiling twice takes longer than all the rest.
+    names = ["eager", "aoti", "onnxruntime", "tensorrt", "tensorrt-rtx"]
+    rows = {row.runtime: row for row in check(odd32, names, threads=2, progress=lines.append)}
+    assert list(rows) == names
+    for name in ("eager", "aoti", "onnxruntime"):
+        row = rows[name]
+        assert (row.status, row.exit_code, row.reason) == ("PASS", 0, ""), row
+        assert 0 < row.ratio <= 1
+        assert row.error > 0
+        assert len(row.cases) == 4
+    assert (rows["tensorrt"].status, rows["tensorrt"].exit_code) == ("NOT BUILT", 2)
+    assert rows["tensorrt"].reason == "artifact has no tensorrt target; export with --to tensorrt"
+    assert lines == [f"check {name} ..." for name in rows if name != "tensorrt"]
+    for row in rows.values():
+        assert CheckRow.from_dict(json.loads(json.dumps(row.to_dict(), allow_nan=False))) == row
+
+
+def test_check_wrong_graph_fails_where_it_is_wrong(odd32, tmp_path):
+    folder = edits.swap_gate_and_up(edits.copy(odd32, tmp_path))
+    eager, ort = check(folder, ["eager", "onnxruntime"], threads=2)
+    assert eager.status == "PASS"
+    assert (ort.status, ort.exit_code) == ("FAIL", 1)
+    assert ort.ratio > 1
+    assert ort.where.startswith("B")
+    assert "allowance" in ort.reason
+
+
+def test_check_eager_is_judged_by_the_golden_data_too(odd16, tmp_path):
+    """Twin: golden data of another block; without it eager would be its own judge."""
+
+    def negate(case):
+        return GoldenCase(case.inputs, {"y": -case.reference["y"]}, {"y": -case.eager["y"]})
+
+    folder = rewrite_golden(edits.copy(odd16, tmp_path), negate)
+    (row,) = check(folder, ["eager"], threads=2)
+    assert (row.status, row.exit_code) == ("FAIL", 1)
+
+
+def test_check_golden_outside_the_manifest_is_an_error(odd16, tmp_path):
+    def widen(case):
+        double = {name: np.concatenate([array] * 5) for name, array in case.inputs.items()}
+        return GoldenCase(double, case.reference, case.eager)
+
+    folder = rewrite_golden(edits.copy(odd16, tmp_path), widen)
+    (row,) = check(folder, ["onnxruntime"])
+    assert (row.status, row.exit_code) == ("ERROR", 2)
+    assert row.reason.startswith("input x: B=5: above the declared maximum 4")
+
+
+def test_check_damaged_runtime_file_is_its_row(odd32, tmp_path):
+    folder = edits.copy(odd32, tmp_path)
+    (folder / "model.onnx").write_bytes(b"")
+    (row,) = check(folder, ["onnxruntime"])
+    assert (row.status, row.exit_code) == ("ERROR", 2)
+    assert row.reason.startswith(f"{folder / 'model.onnx'}: 0 bytes, the manifest says")
+
+
+GOLDEN_DAMAGE = {
+    "missing": (lambda path: path.unlink(), "golden.safetensors: missing"),
+    "cut": (lambda path: path.write_bytes(path.read_bytes()[:1000]), "golden.safetensors: 1000 bytes"),
+}
+
+
+@pytest.mark.parametrize("case", GOLDEN_DAMAGE)
+@pytest.mark.parametrize("verb", [check, bench])
+def test_damaged_golden_data_stops_everything(odd16, tmp_path, verb, case):
+    damage, message = GOLDEN_DAMAGE[case]
+    folder = edits.copy(odd16, tmp_path)
+    damage(folder / GOLDEN)
+    with pytest.raises(ArtifactError, match=message):
+        verb(folder, ["onnxruntime"])
+
+
+def test_check_without_golden_data_says_so(odd16, tmp_path):
+    folder = edits.copy(odd16, tmp_path)
+    (folder / GOLDEN).unlink()
+    edits.reseal(folder)
+    with pytest.raises(ArtifactError, match="exported without golden data"):
+        check(folder, ["onnxruntime"])
+
+
+def test_cases_of_the_same_shape_are_numbered(odd16, tmp_path):
+    from tblock.manifest import read_artifact
+
+    folder = edits.copy(odd16, tmp_path)
+    cases = read_golden(folder / GOLDEN)
+    write_golden(folder / GOLDEN, [cases[0], cases[1], cases[0]])
+    edits.reseal(folder)
+    labels = [label for label, _ in golden_cases(read_artifact(folder))]
+    assert labels == ["B1 S1 #1", "B2 S7", "B1 S1 #2"]
+
+
+def test_bench_times_each_runtime_and_shape(odd16):
+    shapes = [{"B": 1, "S": 1}, {"S": 7}]
+    rows = bench(odd16, ["eager", "onnxruntime"], shapes=shapes, threads=1, seconds=0.05)
+    assert [(row.runtime, row.case) for row in rows] == [
+        (runtime, case) for runtime in ("eager", "onnxruntime") for case in ("B1 S1", "B2 S7")
+    ]
+    for row in rows:
+        assert (row.status, row.reason, row.dtype, row.threads) == ("PASS", "", "float16", 1)
+        assert 0 < row.p10_s <= row.median_s <= row.p90_s
+        assert row.iterations >= 10
+        assert row.device
+        assert {"python", "tblock", "numpy"} < set(row.versions)
+        assert BenchRow.from_dict(json.loads(json.dumps(row.to_dict(), allow_nan=False))) == row
+    assert "torch" in rows[0].versions
+    assert "onnxruntime" in rows[2].versions
+    assert "torch" not in rows[2].versions
+
+
+def test_bench_of_a_wrong_runtime_prints_no_time(odd32, tmp_path):
+    folder = edits.swap_gate_and_up(edits.copy(odd32, tmp_path))
+    rows = bench(folder, ["onnxruntime", "tensorrt"], seconds=0.05)
+    assert [(row.status, row.median_s, row.iterations) for row in rows] == [
+        ("FAIL", None, 0),
+        ("NOT BUILT", None, 0),
+    ]
+    assert "allowance" in rows[0].reason
+
+
+def test_bench_default_shape_is_the_optimum_and_work_follows(odd16):
+    from tblock.manifest import read_artifact
+
+    manifest = read_artifact(odd16).manifest
+    sizes = full_sizes(manifest, {})
+    assert sizes == {"B": 2, "S": 16}
+    flops, moved = work(manifest, sizes)
+    assert flops == edits.ODD.flop_count(batch=2, seq=16)
+    assert moved == 2 * (edits.ODD.parameter_count() + 2 * 2 * 16 * 60)

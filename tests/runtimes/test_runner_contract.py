@@ -1,0 +1,117 @@
+"""Every runner a CPU can run: right answers, the same refusals, and what they would do unchecked (C8)."""
+
+import numpy as np
+import pytest
+
+from tblock.errors import ArtifactError
+from tblock.manifest import read_artifact
+from tblock.runtimes import load
+from tblock.runtimes.parity import judge_runner
+
+CPU_RUNTIMES = ("eager", "compile", "aoti", "onnxruntime")
+UNCHECKED = ("aoti", "onnxruntime")
+"""Runtimes that read memory by pointer, so that strides are the caller's business."""
+
+
+@pytest.fixture(scope="module")
+def runners(odd32):
+    loaded = {}
+
+    def get(name):
+        if name not in loaded:
+            loaded[name] = load(odd32, name, threads=2)
+        return loaded[name]
+
+    return get
+
+
+def inputs(batch=2, seq=7, width=60):
+    rng = np.random.default_rng(7)
+    return {
+        "x": rng.standard_normal((batch, seq, width)).astype(np.float32),
+        "padding_mask": np.ones((batch, seq), np.bool_),
+        "position_ids": np.tile(np.arange(seq), (batch, 1)),
+    }
+
+
+@pytest.mark.parametrize("runtime", CPU_RUNTIMES)
+def test_runner_on_golden_cases_passes(runners, odd32, runtime):
+    row = judge_runner(runners(runtime), read_artifact(odd32))
+    assert (row.status, row.provider) == ("PASS", "cpu"), row.reason
+    assert row.shapes == ("B1 S1", "B2 S7", "B1 S32", "B3 S16")
+
+
+OUTSIDE = {
+    "batch-0": ((0, 7, 60), "B=0: below the declared minimum 1"),
+    "seq-0": ((2, 0, 60), "S=0: below the declared minimum 1"),
+    "batch-9": ((9, 7, 60), "B=9: above the declared maximum 4"),
+    "seq-64": ((1, 64, 60), "S=64: above the declared maximum 32"),
+    "width-15": ((2, 7, 15), "axis 2 is 15, wanted 60"),
+}
+
+
+@pytest.mark.parametrize("case", OUTSIDE)
+@pytest.mark.parametrize("runtime", CPU_RUNTIMES)
+def test_runner_outside_the_contract_refuses(runners, runtime, case):
+    shape, message = OUTSIDE[case]
+    with pytest.raises(ArtifactError) as error:
+        runners(runtime)(**inputs(*shape))
+    assert str(error.value).startswith(f"input x: {message}")
+
+
+@pytest.mark.parametrize("value", [-1, 64], ids=["minus-1", "past-the-table"])
+@pytest.mark.parametrize("runtime", CPU_RUNTIMES)
+def test_runner_position_outside_the_table_refuses(runners, runtime, value):
+    given = inputs()
+    given["position_ids"][1, 3] = value
+    with pytest.raises(ArtifactError, match=rf"input position_ids: {value} at \[1, 3\]"):
+        runners(runtime)(**given)
+
+
+def test_aoti_without_the_range_check_computes_on(runners, monkeypatch):
+    """The broken twin of the refusals: nobody else would have said a word."""
+    monkeypatch.setattr("tblock.runtimes.inputs.check_size", lambda *args: None)
+    assert runners("aoti")(**inputs(9, 7)).shape == (9, 7, 60)
+
+
+def strided():
+    given = inputs(2, 14)
+    return {
+        **{name: array[:, ::2] for name, array in given.items()},
+        "position_ids": inputs()["position_ids"],
+    }
+
+
+@pytest.mark.parametrize("runtime", CPU_RUNTIMES)
+def test_runner_noncontiguous_equals_contiguous(runners, runtime):
+    views = strided()
+    copies = {name: array.copy() for name, array in views.items()}
+    assert np.array_equal(runners(runtime)(**views), runners(runtime)(**copies))
+
+
+@pytest.mark.parametrize("runtime", UNCHECKED)
+def test_runner_noncontiguous_unpacked_is_wrong(runners, runtime, monkeypatch):
+    """The broken twin: without the copy these runtimes read the wrong memory."""
+    views = strided()
+    right = runners(runtime)(**views)
+    monkeypatch.setattr("tblock.runtimes.inputs.np.ascontiguousarray", lambda array: array)
+    assert not np.array_equal(runners(runtime)(**views), right)
+
+
+@pytest.mark.parametrize("runtime", CPU_RUNTIMES)
+def test_runner_bound_call_runs(runners, runtime):
+    execute = runners(runtime).bind(inputs())
+    assert execute() is None
+
+
+def test_compile_over_all_shapes_makes_at_most_two_graphs(runners):
+    runner = runners("compile")
+    for batch, seq in ((3, 7), (1, 1), (1, 32), (2, 1), (4, 31), (1, 2)):
+        runner(**inputs(batch, seq))
+    assert 1 <= runner.details["graphs"] <= 2
+
+
+def test_onnxruntime_records_where_nodes_run(runners):
+    placement = runners("onnxruntime").details["placement"]
+    assert list(placement) == ["cpu"]
+    assert placement["cpu"]["MatMul"] >= 7

@@ -1,0 +1,55 @@
+"""The table of budgets and the committed measurement it was set by stay in step."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tblock.runtimes.verdict import AMBIGUOUS_UP_TO, BUDGETS
+
+RESULT = Path(__file__).resolve().parents[2] / "bench" / "results" / "verdict-calibration.json"
+
+
+@pytest.fixture(scope="module")
+def result() -> dict[str, Any]:
+    return json.loads(RESULT.read_text(encoding="utf-8"))
+
+
+def test_table_is_the_one_that_was_measured(result):
+    assert result["budgets"] == {name: dataclasses.asdict(budget) for name, budget in BUDGETS.items()}
+
+
+def test_measurement_has_the_seeds_and_executions_the_design_asks(result):
+    assert all(row["runs"] == result["seeds"] >= 20 for row in result["rows"])
+    for dtype in BUDGETS:
+        executions = {r["execution"] for r in result["rows"] if r["dtype"] == dtype and r["kind"] == "sound"}
+        assert {"inductor", "permuted", "math_attention", "float32_inside", "one_thread"} <= executions
+        assert dtype == "bfloat16" or "onnxruntime" in executions
+        assert any("layer 12" in r["case"] for r in result["rows"] if r["dtype"] == dtype)
+
+
+@pytest.mark.parametrize("dtype", BUDGETS)
+def test_sound_runs_are_hardly_ever_ambiguous_and_never_worse(result, dtype):
+    sound = [r for r in result["rows"] if r["dtype"] == dtype and r["kind"] == "sound"]
+    assert sum(r["ambiguous"] for r in sound) <= 0.02 * sum(r["runs"] for r in sound)
+    assert sum(r["fail"] + r["refused"] for r in sound) == 0
+
+
+@pytest.mark.parametrize("dtype", BUDGETS)
+def test_median_twin_of_a_trained_layer_fails(result, dtype):
+    twins = [
+        r for r in result["rows"] if r["dtype"] == dtype and r["kind"] == "broken" and "layer" in r["case"]
+    ]
+    assert twins
+    assert all(r["ratio_median"] > AMBIGUOUS_UP_TO for r in twins)
+
+
+@pytest.mark.parametrize("dtype", BUDGETS)
+def test_budget_keeps_the_design(dtype):
+    budget = BUDGETS[dtype]
+    assert budget.k <= 4
+    assert budget.floor < budget.ceiling
+    # Otherwise a block that does nothing could be within a budget.
+    assert budget.k * budget.ceiling < 1

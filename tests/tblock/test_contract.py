@@ -1,0 +1,72 @@
+"""The op contract: every registered op has its row, and no name of ours is taken for a standard one."""
+
+import inspect
+
+import onnx.defs
+import pytest
+import torch
+
+from tblock import contract, ops
+from tblock.contract import DOMAIN, PLUGINS, ROWS
+
+
+def registered() -> dict[str, str]:
+    """Name to schema of every torch op in our namespace."""
+    schemas = torch._C._jit_get_all_schemas()
+    return {s.name.split("::")[1]: str(s).split("::")[1] for s in schemas if s.name.startswith(f"{DOMAIN}::")}
+
+
+def unrowed(names: set[str]) -> set[str]:
+    return names - {row.name for row in ROWS}
+
+
+def test_registered_ops_are_exactly_the_rows() -> None:
+    names = set(registered())
+    assert not unrowed(names)
+    assert {row.name for row in ROWS} == names
+
+
+def test_op_added_without_its_row_is_caught() -> None:
+    library = torch.library.Library(DOMAIN, "FRAGMENT")
+    try:
+        library.define("stray(Tensor x) -> Tensor")
+        assert unrowed(set(registered())) == {"stray"}
+    finally:
+        library._destroy()
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_schema_in_torch_is_that_of_the_row(row: contract.OpRow) -> None:
+    assert registered()[row.name].replace("SymInt", "int") == row.torch_schema
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_body_takes_the_rows_inputs_and_attributes_without_defaults(row: contract.OpRow) -> None:
+    parameters = inspect.signature(getattr(ops, row.name)).parameters
+    assert list(parameters) == [p.name for p in row.inputs] + [a.name for a in row.attributes]
+    keyword_only = [n for n, p in parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY]
+    assert keyword_only == [a.name for a in row.attributes]
+    assert all(p.default is inspect.Parameter.empty for p in parameters.values())
+
+
+def taken_names(names: list[str]) -> set[str]:
+    """Of these op_types those an ONNX standard op has in any domain; TensorRT's parser ignores the domain."""
+    standard = {s.name.lower() for s in onnx.defs.get_all_schemas() if s.domain != DOMAIN}
+    return {name for name in names if name.lower() in standard}
+
+
+def test_onnx_names_are_prefixed_and_none_is_a_standard_one() -> None:
+    names = [row.onnx_name for row in PLUGINS]
+    assert len(set(names)) == len(names)
+    assert all(name.startswith("Tblock") for name in names)
+    assert not taken_names(names)
+
+
+@pytest.mark.parametrize("name", ["RMSNormalization", "Swish", "attention"])
+def test_onnx_name_that_is_a_standard_one_is_caught(name: str) -> None:
+    assert taken_names([name]) == {name}
+
+
+def test_rows_share_no_name_and_start_at_version_one() -> None:
+    assert len({row.name for row in ROWS}) == len(ROWS)
+    assert all(row.version >= 1 and row.cast_policy == "float32" for row in ROWS)
