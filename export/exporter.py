@@ -119,7 +119,8 @@ def run_export(
         progress("weights")
         with measured(baseline) as stages["weights"]:
             module = source.module(DTYPES[options.dtype])
-            slices = write_weights(dict(module.named_parameters()), folder / WEIGHTS)
+            named = dict(module.named_parameters(remove_duplicate=False))
+            slices = write_weights(named, folder / WEIGHTS)
         progress("capture")
         with measured(baseline) as stages["capture"]:
             program = capture(_trimmed(module, source.configs, ranges, options), source.configs, inputs, ranges)

@@ -47,11 +47,18 @@ def write_weights(tensors: Mapping[str, torch.Tensor], path: Path) -> dict[str, 
     """Write the weights once and say where each lies.
 
     Args:
-        tensors: state-dict name to tensor, in the artifact's dtype.
+        tensors: state-dict name to tensor, in the artifact's dtype; one that has several names (a layer used
+            twice) is written under the first.
         path: of the new file.
+
+    Returns:
+        Every name given to its slice.
     """
-    save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path)
-    return locate(path)
+    owners: dict[int, str] = {}
+    first = {name: owners.setdefault(id(tensor), name) for name, tensor in tensors.items()}
+    save_file({name: tensors[name].detach().contiguous() for name in owners.values()}, path)
+    slices = locate(path)
+    return {name: slices[owner] for name, owner in first.items()}
 
 
 def locate(path: Path) -> dict[str, Slice]:

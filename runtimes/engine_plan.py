@@ -58,11 +58,10 @@ class Plan:
         self._context = engine.create_execution_context()
         if self._context is None:
             raise TblockError(f"create_execution_context: {log.last}")
-        if engine.num_optimization_profiles > 1:
-            self._require(
-                "set_optimization_profile_async",
-                self._context.set_optimization_profile_async(profile, stream),
-            )
+        # Also for the only profile: just an engine's first context starts with one set.
+        self._require(
+            "set_optimization_profile_async", self._context.set_optimization_profile_async(profile, stream)
+        )
         for name, array in inputs.items():
             self._require(f"set_input_shape {name}", self._context.set_input_shape(name, tuple(array.shape)))
         for name, array in {**inputs, **outputs}.items():

@@ -20,7 +20,7 @@ from tblock.runtimes.child import ChildFailure, ask
 from tblock.runtimes.inputs import DTYPES, check_size, output_shape, shape_label
 from tblock.runtimes.parity import failure_row, golden_path, job_options
 from tblock.runtimes.rows import BenchRow, CheckRow
-from tblock.runtimes.runner import Runner
+from tblock.runtimes.runner import Arrays, Runner
 from tblock.runtimes.table import known_runtimes, missing_target, runtime_row
 
 WARM_UP = (3, 0.2)
@@ -114,19 +114,18 @@ def time_runner(runner: Runner, shapes: Sequence[Mapping[str, int]], *, seconds:
     }
 
 
-def bench_inputs(manifest: Manifest, sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
+def bench_inputs(manifest: Manifest, sizes: Mapping[str, int]) -> Arrays:
     """Seeded inputs: x normal, every token real, positions 0 .. S - 1."""
     rng = np.random.default_rng(0)
-    arrays = {}
+    arrays: Arrays = {}
     for spec in manifest.inputs:
         shape = tuple(sizes[d] if isinstance(d, str) else d for d in spec.dims)
         if spec.dtype == "bool":
-            array = np.ones(shape, np.bool_)
+            arrays[spec.name] = np.ones(shape, np.bool_)
         elif spec.dtype == "int64":
-            array = np.broadcast_to(np.arange(shape[-1], dtype=np.int64), shape).copy()
+            arrays[spec.name] = np.broadcast_to(np.arange(shape[-1], dtype=np.int64), shape).copy()
         else:
-            array = rng.standard_normal(shape, np.float32).astype(DTYPES[spec.dtype])
-        arrays[spec.name] = array
+            arrays[spec.name] = rng.standard_normal(shape, np.float32).astype(DTYPES[spec.dtype])
     return arrays
 
 

@@ -54,7 +54,7 @@ class Variant:
 # (tile rows, columns, warps, one pass). 16 elements a thread keep two (16-bit) or four (float32) 16-byte
 # loads in flight; 16384 columns are the widest that hold x, residual and weight without spills (tests read
 # the assembler's word on it). Sizes are from the compiler's output; no GPU sweep stands behind them yet.
-_NORM_ALIGNED = (
+_NORM_ALIGNED: tuple[tuple[int, int, int, bool], ...] = (
     (16, 128, 4, True),
     (4, 512, 4, True),
     (1, 1024, 4, True),
@@ -65,11 +65,15 @@ _NORM_ALIGNED = (
     (1, 8192, 16, False),
 )
 # Element by element every load has its own address and mask, so fewer columns fit without spills.
-_NORM_UNALIGNED = ((4, 256, 4, True), (1, 2048, 8, True), (1, 2048, 8, False))
+_NORM_UNALIGNED: tuple[tuple[int, int, int, bool], ...] = (
+    (4, 256, 4, True),
+    (1, 2048, 8, True),
+    (1, 2048, 8, False),
+)
 
 # (columns, warps, widest row, most rows): small programs spread a decode step over all multiprocessors.
-_SWIGLU_ALIGNED = ((512, 2, 65536, 4), (2048, 4, _NO_LIMIT, _NO_LIMIT))
-_SWIGLU_UNALIGNED = ((1024, 4, _NO_LIMIT, _NO_LIMIT),)
+_SWIGLU_ALIGNED: tuple[tuple[int, int, int, int], ...] = ((512, 2, 65536, 4), (2048, 4, _NO_LIMIT, _NO_LIMIT))
+_SWIGLU_UNALIGNED: tuple[tuple[int, int, int, int], ...] = ((1024, 4, _NO_LIMIT, _NO_LIMIT),)
 
 
 def _table() -> tuple[Variant, ...]:
@@ -92,8 +96,8 @@ def _table() -> tuple[Variant, ...]:
                             max_rows=_NO_LIMIT,
                         )
                     )
-        for align, tiles in ((vector, _SWIGLU_ALIGNED), (1, _SWIGLU_UNALIGNED)):
-            for cols, warps, max_width, max_rows in tiles:
+        for align, blocks in ((vector, _SWIGLU_ALIGNED), (1, _SWIGLU_UNALIGNED)):
+            for cols, warps, max_width, max_rows in blocks:
                 rows.append(
                     Variant(
                         op="swiglu",

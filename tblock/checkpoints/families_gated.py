@@ -92,14 +92,10 @@ def _mistral(fields: Fields, layer: int) -> dict[str, Any]:
 
 def _qwen_window(fields: Fields, layer: int) -> int | None:
     """Qwen: off unless asked for, then on the upper layers or those the list names."""
+    listed = fields.slides(layer)
     if not fields.flag("use_sliding_window", False):
         return None
-    types = fields.items("layer_types")
-    sliding = (
-        layer >= fields.integer("max_window_layers", 28)
-        if types is None
-        else types[layer] == "sliding_attention"
-    )
+    sliding = layer >= fields.integer("max_window_layers", 28) if listed is None else listed
     return _window(fields.nullable("sliding_window", 4096)) if sliding else None
 
 
@@ -165,8 +161,8 @@ def _gemma_later(fields: Fields, common: dict[str, Any], sliding: bool) -> dict[
 def _gemma2(fields: Fields, layer: int) -> dict[str, Any]:
     fields.refuse("gemma2", use_bidirectional_attention=(False,))
     common = _decoder(fields, eps=1e-6, head_dim=256)
-    types = fields.items("layer_types")
-    sliding = layer % 2 == 0 if types is None else types[layer] == "sliding_attention"
+    listed = fields.slides(layer)
+    sliding = layer % 2 == 0 if listed is None else listed
     own = {"attn_soft_cap": fields.nullable("attn_logit_softcapping", 50.0)}
     return common | _rope(fields, common) | _biases(fields) | _gemma_later(fields, common, sliding) | own
 
@@ -174,8 +170,8 @@ def _gemma2(fields: Fields, layer: int) -> dict[str, Any]:
 def _gemma3(fields: Fields, layer: int) -> dict[str, Any]:
     fields.refuse("gemma3", use_bidirectional_attention=(False,), attn_logit_softcapping=())
     common = _decoder(fields, eps=1e-6, head_dim=256)
-    types, pattern = fields.items("layer_types"), fields.integer("sliding_window_pattern", 6)
-    sliding = bool((layer + 1) % pattern) if types is None else types[layer] == "sliding_attention"
+    listed, pattern = fields.slides(layer), fields.integer("sliding_window_pattern", 6)
+    sliding = bool((layer + 1) % pattern) if listed is None else listed
     if "rope_parameters" in fields:
         kind = "sliding_attention" if sliding else "full_attention"
         rope = _rope(fields, common, base=1e4 if sliding else 1e6, layer_type=kind)

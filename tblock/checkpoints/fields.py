@@ -93,6 +93,21 @@ class Fields:
         """A list."""
         return self._get(name, default, (list,), "a list")
 
+    def slides(self, layer: int) -> bool | None:
+        """Whether `layer_types` gives a layer a sliding window; None where there is no such list.
+
+        Raises:
+            ConfigError: the list is too short, or names a kind of layer the block does not have.
+        """
+        types = self.items("layer_types")
+        if types is None:
+            return None
+        if layer >= len(types) or types[layer] not in ("full_attention", "sliding_attention"):
+            got = repr(types[layer]) if layer < len(types) else "nothing"
+            wanted = "wanted full_attention or sliding_attention"
+            raise ConfigError(f"{self.where}: layer_types has {got} for layer {layer}, {wanted}")
+        return types[layer] == "sliding_attention"
+
     def activation(self, name: str, default: Any = _REQUIRED) -> str:
         """The activation behind the field's many names for it.
 
@@ -132,5 +147,7 @@ class Fields:
         for name, fine in unsupported.items():
             value = self.values.get(name)
             if value is not None and value not in fine:
-                wanted = " or ".join(map(repr, fine))
-                raise ConfigError(f"{self.where}: {name}={value!r}: {family} is supported with {wanted} only")
+                wanted = (
+                    f"supported with {' or '.join(map(repr, fine))} only" if fine else "not supported with it"
+                )
+                raise ConfigError(f"{self.where}: {name}={value!r}: {family} is {wanted}")

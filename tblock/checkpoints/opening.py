@@ -116,7 +116,11 @@ def _open_safetensors(
     path: Path, folder: Path, files: list[Path], weight_map: dict[str, str] | None = None
 ) -> Checkpoint:
     fields = Fields.from_json(folder / "config.json")
-    fields.refuse("a checkpoint", quantization_config=())
+    if "quantization_config" in fields:
+        method = fields.sub("quantization_config").values.get("quant_method")
+        raise ConfigError(
+            f"{fields.where}: quantized by {method}: save it dequantized first, or give a GGUF file"
+        )
     family = find_family(fields.text("model_type"), fields.where)
     if family.section and family.section in fields:
         fields = fields.sub(family.section)

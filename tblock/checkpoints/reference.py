@@ -9,7 +9,7 @@ import io
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +32,7 @@ class FamilyLayer:
     """
 
     def __init__(self, model: nn.Module, index: int, window: int | None = None) -> None:
-        self._model: Any = model.eval()
+        self._model = cast(Any, model.eval())
         self.window = window
         self.layer: nn.Module = _layer_list(model)[index]
         self._family: str = self._model.config.model_type

@@ -199,7 +199,22 @@ BAD = {
         _edited(rope_scaling={"rope_type": "dynamic", "factor": 2.0}),
         r"rope_type='dynamic': depends on the run-time length",
     ),
-    "quantized": (_edited(quantization_config={"quant_method": "gptq"}), r"quantization_config.*gptq"),
+    "quantized": (
+        _edited(quantization_config={"quant_method": "gptq"}),
+        r"config.json: quantized by gptq: save it dequantized",
+    ),
+    "layer kinds too few": (
+        _edited(model_type="gemma2", hidden_act=..., layer_types=["full_attention"]),
+        r"layer_types has nothing for layer 2, wanted full_attention or sliding_attention",
+    ),
+    "unknown layer kind": (
+        _edited(model_type="qwen2", use_sliding_window=True, layer_types=["linear_attention"] * 3),
+        r"layer_types has 'linear_attention' for layer 2",
+    ),
+    "unsupported setting": (
+        _edited(model_type="gemma3_text", hidden_act=..., attn_logit_softcapping=30.0),
+        r"attn_logit_softcapping=30.0: gemma3 is not supported with it",
+    ),
     "setting missing": (_edited(hidden_size=...), r"config.json: hidden_size is missing, wanted an integer"),
     "setting of another type": (_edited(hidden_size="24"), r"hidden_size='24', wanted an integer"),
     "ungated SiLU": (

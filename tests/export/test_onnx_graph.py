@@ -1,4 +1,4 @@
-"""The exported ONNX file by structure: nodes, names, axes, precision, where weights lie (C1, C2, C11, C14)."""
+"""The exported ONNX file by structure: nodes, names, axes, precision, place of weights (C1, C2, C11, C14)."""
 
 import re
 from collections.abc import Callable
@@ -10,7 +10,7 @@ import onnx_reading as reading
 import pytest
 from onnx import TensorProto
 
-from tblock import Stack
+from tblock import BlockConfig, Stack, preset
 from tblock.contract import DOMAIN, PLUGINS, RMS_NORM, SWIGLU
 from tblock.errors import ExportError
 from tblock.export import attention_form, export, onnx_bodies, onnx_model
@@ -21,6 +21,7 @@ from tblock.weights import random_block_weights
 
 Exported = Callable[..., Artifact]
 OPSETS = [18, 23]
+LAYERNORM: dict[str, Any] = {"norm": "layernorm", "norm_bias": True, "norm_position": "post"}
 GRAPHS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     # Changes of the config, options of the export.
     "opset-23": ({}, {"opset": 23}),
@@ -29,8 +30,8 @@ GRAPHS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "float16-18": ({}, {"opset": 18, "dtype": "float16"}),
     "masked-23": ({}, {"opset": 23, "padding_mask": True, "position_ids": True}),
     "masked-18": ({}, {"opset": 18, "padding_mask": True, "position_ids": True}),
-    "layernorm": ({"norm": "layernorm", "norm_bias": True, "norm_position": "post"}, {"dtype": "float16"}),
-    "partial-rope": ({"rope_dim": 10, "sliding_window": 5}, {"opset": 23}),
+    "layernorm": (LAYERNORM, {"dtype": "float16"}),
+    "partial-rope": ({"sliding_window": 5, "rope_dim": 10}, {"opset": 23}),
 }
 
 
@@ -103,7 +104,7 @@ def test_graph_nodes_carry_what_tensorrt_needs_to_find_a_plugin(artifact: Artifa
         ({}, {"opset": 23}, {"TblockRMSNorm": 1, "TblockAddRMSNorm": 1, "TblockSwiGLU": 1}, {"Attention": 1}),
         ({}, {"opset": 18}, {"TblockRMSNorm": 1, "TblockAddRMSNorm": 1, "TblockSwiGLU": 1}, {"Softmax": 1}),
         (
-            {"norm": "layernorm", "norm_bias": True, "norm_position": "post"},
+            LAYERNORM,
             {"dtype": "float16"},
             {"TblockSwiGLU": 1},
             {"LayerNormalization": 2, "Attention": 1},
@@ -136,18 +137,24 @@ def test_attention_form_of_a_soft_cap_is_decomposed_at_opset_23(exported: Export
     assert reading.op_counts(reading.graph_of(artifact))["Attention"] == 0
 
 
-@pytest.mark.parametrize("opset", OPSETS)
-def test_attention_flag_for_causal_is_used_only_where_queries_are_keys(
-    opset: int, exported: Exported
+@pytest.mark.parametrize(
+    ("changes", "options", "flag", "masked"),
+    [
+        ({}, {"opset": 23}, 1, False),
+        ({"sliding_window": 5, "rope_dim": 10}, {"opset": 23}, 0, True),
+        ({}, {"opset": 23, "padding_mask": True, "position_ids": True}, 0, True),
+    ],
+    ids=["plain", "window", "padding"],
+)
+def test_attention_causal_flag_is_used_only_without_mask_and_window(
+    changes: Any, options: Any, flag: int, masked: bool, exported: Exported
 ) -> None:
     """Its alignment is upper-left: beside a mask or window it would be wrong, or refused."""
-    for changes, options in (({}, {}), ({"sliding_window": 5}, {}), ({}, {"padding_mask": True})):
-        model = reading.graph_of(exported(options={"opset": opset, **options}, **changes))
-        flags = [reading.attribute(n, "is_causal") for n in model.graph.node if n.op_type == "Attention"]
-        masks = [len(n.input) > 3 for n in model.graph.node if n.op_type == "Attention"]
-        plain = not changes and not options
-        assert (flags, masks) == (([1], [False]) if plain else ([None], [True])) or opset == 18
-        assert len(flags) == (opset >= 23)
+    graph = reading.graph_of(exported(options=options, **changes)).graph
+    node = next(n for n in graph.node if n.op_type == "Attention")
+    assert reading.attribute(node, "is_causal") in ((1,) if flag else (0, None))
+    assert (len(node.input) > 3) == masked
+    assert len(node.output) == 1
 
 
 # C1 by structure
@@ -190,19 +197,24 @@ def test_layernorm_in_float16_is_between_casts_to_float32(exported: Exported) ->
                 assert (cast.op_type, reading.attribute(cast, "to")) == ("Cast", TensorProto.FLOAT)
 
 
-@pytest.mark.parametrize("opset", OPSETS)
-@pytest.mark.parametrize("eps", [1e-5, 1e-12])
-def test_epsilon_in_the_file_is_the_configs_to_1e_12(opset: int, eps: float, exported: Exported) -> None:
-    """C2. The attribute is a float32, so the comparison is with the nearest of those."""
-    model = reading.graph_of(exported(options={"opset": opset, "golden": False}, norm_eps=eps))
-    found = [reading.attribute(n, "eps") for n in model.graph.node if "RMSNorm" in n.op_type]
+@pytest.mark.parametrize(
+    ("changes", "options", "eps"),
+    [
+        ({}, {"opset": 23}, 1e-6),
+        ({"norm_eps": 1e-12}, {"opset": 18, "golden": False}, 1e-12),
+        ({"norm": "layernorm", "norm_bias": True, "norm_eps": 1e-12}, {"golden": False}, 1e-12),
+    ],
+    ids=["rmsnorm-23", "rmsnorm-18", "layernorm"],
+)
+def test_epsilon_in_the_file_is_the_configs_to_1e_12(
+    changes: Any, options: Any, eps: float, exported: Exported
+) -> None:
+    """C2. The attribute is a float32, the nearest to the config's float64."""
+    nodes = reading.graph_of(exported(options=options, **changes)).graph.node
+    found = [reading.attribute(n, "eps") for n in nodes if "RMSNorm" in n.op_type]
+    found += [reading.attribute(n, "epsilon") for n in nodes if n.op_type == "LayerNormalization"]
     assert len(found) == 2
-    assert all(abs(float(str(value)) - eps) <= 1e-12 for value in found)
-    norm = {"norm": "layernorm", "norm_bias": True, "norm_eps": eps}
-    model = reading.graph_of(exported(options={"opset": opset, "golden": False}, **norm))
-    found = [reading.attribute(n, "epsilon") for n in model.graph.node if n.op_type == "LayerNormalization"]
-    assert len(found) == 2
-    assert all(abs(float(str(value)) - eps) <= 1e-12 for value in found)
+    assert all(value is not None and abs(float(str(value)) - eps) <= 1e-12 for value in found)
 
 
 @pytest.mark.parametrize("opset", OPSETS)
@@ -214,15 +226,15 @@ def test_body_takes_its_epsilon_from_the_node(opset: int) -> None:
 
 # C14
 def test_layer_used_twice_stores_its_weights_once(tmp_path: Any) -> None:
-    from tblock import BlockConfig
-
     config = BlockConfig(dim=60, num_heads=6, head_dim=12, ffn_dim=100, max_position=64, init_std=0.2)
     stack = Stack([config, config, config])
     stack.share([0, 0, 2])
     artifact = export(stack, tmp_path / "a")
     model = reading.graph_of(artifact)
-    outside = [t.name for t in model.graph.initializer if t.data_location == TensorProto.EXTERNAL]
-    assert {name.split(".")[1] for name in outside} == {"0", "2"}
+    outside = [t for t in model.graph.initializer if t.data_location == TensorProto.EXTERNAL]
+    places = {e.value for t in outside for e in t.external_data if e.key == "offset"}
+    assert len({t.name.split(".")[1] for t in outside}) == 2
+    assert len(places) == len(outside) == 2 * len(random_block_weights(config, 0))
     assert artifact.manifest.parameters == 2 * config.parameter_count()
     assert reading.size_of(artifact.folder / "weights.safetensors") < 2.1 * 4 * config.parameter_count()
     assert artifact.manifest.source["shared"] == [0, 0, 2]
@@ -243,7 +255,7 @@ def test_stack_of_two_layers_stores_each(exported: Exported, tmp_path: Any) -> N
     [
         (lambda m: m.opset_imports.update({"": 22}), "onnx: asked for opset 23, torch wrote 22"),
         (
-            lambda m: setattr(list(m.graph)[0], "op_type", "Loop"),
+            lambda m: setattr(next(iter(m.graph)), "op_type", "Loop"),
             r"onnx: node .* is Loop: a branch was traced",
         ),
         (
@@ -268,8 +280,6 @@ def test_translation_failure_is_one_line_without_colours(
 ) -> None:
     def broken(*_: Any, **__: Any) -> None:
         raise ValueError("the very reason\nand a page of advice")
-
-    from tblock import preset
 
     monkeypatch.setattr(attention_form, "emit", broken)
     with pytest.raises(ExportError) as caught:

@@ -1,4 +1,4 @@
-"""Older and composite spellings of one checkpoint: config keys, tensor names and prefixes of hub files.
+"""Older and composite spellings of one checkpoint: config keys, tensor names and prefixes of hub files."""
 
 import json
 from pathlib import Path

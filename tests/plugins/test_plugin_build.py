@@ -129,9 +129,7 @@ def test_plugin_build_tools_missing_are_named(tmp_path: Path, monkeypatch: pytes
 
 def test_plugin_build_error_is_one_line(generated: Path, tmp_path: Path) -> None:
     source = library.package_folder() / "trt-plugin"
-    with pytest.raises(
-        ExportError, match=r"configure failed: CMake Error .*NvInferRuntime\.h is missing"
-    ) as caught:
+    with pytest.raises(ExportError, match=r"configure failed: CMake Error .*NvInferRuntime\.h") as caught:
         compile_library(source, generated, tmp_path, tmp_path / "work")
     assert "\n" not in str(caught.value)
 

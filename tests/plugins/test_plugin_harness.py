@@ -83,7 +83,7 @@ _TWINS = {
         "execute",
     ),
     "stride_dropped": ("kernels.cpp", "call.inputStride / v.align", "call.width / v.align", "execute"),
-    "alignment_ignored": ("kernels.cpp", "alignment >= v.align", "alignment > 0 || v.align", "execute"),
+    "alignment_ignored": ("kernels.cpp", "aligned = v.align == 1", "aligned = alignment > 0", "execute"),
     "missing_field_accepted": ("fields.cpp", "if (!seen[i])", "if (false)", "walk"),
     "nan_eps_accepted": ("fields.cpp", "std::isnormal(value) && value > 0.0F", "!(value <= 0.0F)", "walk"),
     "field_type_ignored": ("fields.cpp", "field.type != PluginFieldType::kFLOAT32", "false", "walk"),

@@ -1,8 +1,8 @@
 """Stand-ins for TensorRT and the CUDA runtime, so that the engine runner's own logic runs without a GPU.
 
-Strict where a GPU would be silent: work on a stream happens only when the stream is synchronised, freed and fresh
-memory is poisoned, and every pointer must be one that was allocated. They prove the order of calls, not that
-TensorRT takes them.
+Strict where a GPU would be silent: work on a stream happens only when it is synchronised, freed and fresh
+memory is poisoned, every pointer must be one that was allocated, and a context starts without a profile.
+They prove the order of calls, not that TensorRT takes them.
 """
 
 import ctypes
@@ -125,7 +125,7 @@ class FakeContext:
     """IExecutionContext."""
 
     def __init__(self, engine):
-        self.engine, self.shapes, self.addresses, self.profile = engine, {}, {}, 0
+        self.engine, self.shapes, self.addresses, self.profile = engine, {}, {}, None
 
     def set_optimization_profile_async(self, index, stream):
         self.profile = index

@@ -222,6 +222,14 @@ def test_fake_engine_runs_every_shape(machine, graph):
     assert (runner.provider, runner.device) == ("cuda", "NVIDIA H200")
 
 
+def test_fake_engine_without_waiting_gives_garbage(machine, monkeypatch):
+    """The broken twin: the stand-ins notice a missing synchronise."""
+    runner = machine().load()
+    monkeypatch.setattr("tblock.runtimes.cuda.Cuda.synchronize", lambda *args: None)
+    given = inputs()
+    assert not np.array_equal(runner(**given), expected(*given.values()))
+
+
 def test_fake_engine_bound_call_waits(machine):
     here = machine()
     execute = here.load().bind(inputs())
