@@ -13,6 +13,7 @@ Why: one pass over memory instead of two, and half as many layers, where a kerne
 from collections.abc import Iterable
 
 import onnx_ir as ir
+
 from tblock.contract import ADD_RMS_NORM, DOMAIN, PLUGINS, RMS_NORM, SWIGLU
 from tblock.export import onnx_bodies
 from tblock.export.onnx_schema import plugin_attributes

@@ -14,6 +14,7 @@ from pathlib import Path
 import onnx
 from google.protobuf.message import DecodeError
 from onnx import AttributeProto, NodeProto, TensorProto
+
 from tblock.contract import DOMAIN, PLUGINS
 from tblock.errors import ArtifactError, ExportError
 

@@ -123,7 +123,8 @@ def run_export(
             slices = write_weights(named, folder / WEIGHTS)
         progress("capture")
         with measured(baseline) as stages["capture"]:
-            program = capture(_trimmed(module, source.configs, ranges, options), source.configs, inputs, ranges)
+            trimmed = _trimmed(module, source.configs, ranges, options)
+            program = capture(trimmed, source.configs, inputs, ranges)
         job = Job(program, source.configs, inputs, outputs, ranges, slices, folder, options)
         done: dict[str, dict[str, Any]] = {}
         for name in stages_of(options.to):

@@ -23,6 +23,7 @@ def plugin_attributes(row: OpRow) -> dict[str, str]:
 def opset() -> onnxscript.values.Opset:
     """The `tblock` opset, its schemas registered with onnx in this process."""
     for row in PLUGINS:
+        assert row.onnx_name is not None
         if not onnx.defs.has(row.onnx_name, domain=DOMAIN):
             onnx.defs.register_schema(schema(row))
     return onnxscript.values.Opset(DOMAIN, max(row.version for row in PLUGINS))

@@ -108,14 +108,23 @@ class CheckpointSource:
         return module
 
     def hidden_states(self, shapes: Sequence[tuple[int, int]]) -> list[np.ndarray]:
-        """As the protocol says; the layers before run one at a time in float32."""
-        tokens = np.random.default_rng(SEED).integers(
-            0, 1000, (max(b for b, _ in shapes), max(s for _, s in shapes))
-        )
-        states = [
-            torch.from_numpy(np.stack([self.checkpoint.embed(row[:seq]) for row in tokens[:batch]])).float()
-            for batch, seq in shapes
-        ]
+        """As the protocol says; the layers before run one at a time in float32.
+
+        Families without tokens (images, sound) start from random states instead of embedded ones.
+        """
+        vocab = self.checkpoint.vocab_size
+        if vocab is None:
+            states = [torch.from_numpy(x) for x in _random_states(self.configs[0], shapes, std=1.0)]
+        else:
+            tokens = np.random.default_rng(SEED).integers(
+                0, min(vocab, 1000), (max(b for b, _ in shapes), max(s for _, s in shapes))
+            )
+            states = [
+                torch.from_numpy(
+                    np.stack([self.checkpoint.embed(row[:seq]) for row in tokens[:batch]])
+                ).float()
+                for batch, seq in shapes
+            ]
         for layer in range(self.layers.start):
             with torch.device("meta"):
                 block = Block(self.checkpoint.config(layer))
@@ -160,8 +169,9 @@ def _prefixes(configs: Sequence[BlockConfig]) -> list[tuple[str, BlockConfig]]:
     return [(f"layers.{n}." if len(configs) > 1 else "", c) for n, c in enumerate(configs)]
 
 
-def _random_states(config: BlockConfig, shapes: Sequence[tuple[int, int]]) -> list[np.ndarray]:
+def _random_states(
+    config: BlockConfig, shapes: Sequence[tuple[int, int]], std: float | None = None
+) -> list[np.ndarray]:
     generator = np.random.default_rng(SEED)
-    return [
-        generator.standard_normal((*s, config.dim), np.float32) * np.float32(config.init_std) for s in shapes
-    ]
+    size = np.float32(config.init_std if std is None else std)
+    return [generator.standard_normal((*s, config.dim), np.float32) * size for s in shapes]

@@ -142,7 +142,7 @@ class Stack(nn.Module):
             self.layers.append(block)
 
     def share(self, owners: Sequence[int]) -> None:
-        """Let layer n be the very block of layer `owners[n]`, as ALBERT does with one block at every depth."""
+        """Let layer n be the very block of layer `owners[n]`, as ALBERT does with one at every depth."""
         for n, owner in enumerate(owners):
             self.layers[n] = self.layers[owner]
 

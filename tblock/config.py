@@ -154,7 +154,7 @@ class BlockConfig:
     @property
     def activation(self) -> Activation:
         """The FFN's nonlinearity."""
-        return {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh"}.get(self.ffn, self.ffn)
+        return _ACTIVATIONS[self.ffn]
 
     @property
     def q_dim(self) -> int:
@@ -238,6 +238,15 @@ class BlockConfig:
         return cls.from_dict(fields, where=f"config {path}")
 
 
+_ACTIVATIONS: dict[FeedForward, Activation] = {
+    "swiglu": "silu",
+    "geglu": "gelu",
+    "geglu_tanh": "gelu_tanh",
+    "gelu": "gelu",
+    "gelu_tanh": "gelu_tanh",
+    "relu": "relu",
+    "relu2": "relu2",
+}
 _CHOICES = {
     "norm": Norm,
     "norm_position": NormPosition,

@@ -41,7 +41,7 @@ class ParityError(TblockError):
 
 
 def reason(error: BaseException) -> str:
-    """One line of why a library failed: the innermost cause's first line, or its type where it says nothing."""
+    """Why a library failed: the innermost cause's first line, or its type where it says nothing."""
     while error.__cause__ is not None:
         error = error.__cause__
     return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy
 import torch
@@ -89,7 +90,7 @@ def _cases() -> Iterator[Case]:
     for dtype in DTYPES:
         for width in _WIDTHS:
             rows = 19 if width <= 576 else 5
-            common = {"dtype": dtype, "width": width, "rows": rows}
+            common: dict[str, Any] = {"dtype": dtype, "width": width, "rows": rows}
             for op in ("rms_norm", "add_rms_norm"):
                 yield Case(op=op, **common)
                 yield Case(op=op, weight_offset=1.0, **common)

@@ -65,6 +65,12 @@ class Checkpoint:
         return self._family.depth
 
     @property
+    def vocab_size(self) -> int | None:
+        """Rows of the token table; None where the family has no tokens (images, sound)."""
+        spec = self._family.embedding
+        return None if spec is None else self.source.shape(self._existing(spec.tokens))[0]
+
+    @property
     def bytes_read(self) -> int:
         """Bytes of tensor data touched so far, as stored."""
         return self.source.bytes_read

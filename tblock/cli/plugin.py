@@ -72,6 +72,17 @@ def path() -> None:
     print(_library())
 
 
+@app.command()
+def wheel(
+    folder: Annotated[Path, typer.Option("-o", "--output", help="Where the wheel goes.")] = Path("dist"),
+    source: Annotated[Path, typer.Option(help="tblock's source tree.")] = Path(),
+) -> None:
+    """Build a platform wheel of tblock that carries the library."""
+    from tblock.export.plugins.wheel import build_wheel
+
+    print(build_wheel(source, folder, report=output.progress))
+
+
 def _library() -> Path:
     from tblock.export import plugins
 

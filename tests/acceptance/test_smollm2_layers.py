@@ -26,21 +26,21 @@ def artifacts(smollm2_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> d
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layer", LAYERS)
-def test_smollm2_float32_layer_passes_on_every_runtime_here(artifacts: dict[int, Artifact], layer: int) -> None:
+def test_smollm2_float32_layer_passes_on_every_runtime(artifacts: dict[int, Artifact], layer: int) -> None:
     rows = {row.runtime: row for row in check(artifacts[layer].folder, HERE)}
     assert {name: rows[name].status for name in HERE} == dict.fromkeys(HERE, "PASS"), rows
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layer", LAYERS)
-def test_smollm2_float32_engine_is_built_and_says_it_needs_a_gpu(artifacts: dict[int, Artifact], layer: int) -> None:
+def test_smollm2_engine_is_built_and_runs_or_needs_a_gpu(artifacts: dict[int, Artifact], layer: int) -> None:
     artifact = artifacts[layer]
     assert artifact.path("model.rtx.engine").stat().st_size > artifact.manifest.parameters * 4 * 0.9
     (row,) = check(artifact.folder, ["tensorrt-rtx"])
     assert row.status in ("UNAVAILABLE", "PASS"), row
 
 
-def test_smollm2_float16_layer_12_is_finite_and_within_budget_at_24900(smollm2_gguf: Path, tmp_path: Path) -> None:
+def test_smollm2_float16_layer_12_is_within_budget_at_24900(smollm2_gguf: Path, tmp_path: Path) -> None:
     artifact = export(smollm2_gguf, tmp_path / "out", layer=12, dtype="float16", to=("onnx", "tensorrt-rtx"))
     cases = read_golden(artifact.path(GOLDEN))
     assert max(np.abs(case.reference["y"]).max() for case in cases) > 20_000

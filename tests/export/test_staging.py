@@ -1,4 +1,4 @@
-"""Writing an artifact folder: all of it or nothing, whatever happens in the middle, and what may be replaced."""
+"""Writing an artifact folder: all of it or nothing whatever happens, and what may be replaced."""
 
 import errno
 import os
@@ -118,12 +118,10 @@ def test_output_that_may_not_be_looked_at_is_refused(
         raise PermissionError(errno.EACCES, "Permission denied")
 
     (tmp_path / "out").mkdir()
-    with (
-        monkeypatch.context() as patch,
-        pytest.raises(ConfigError, match=r"^--output .*: Permission denied$"),
-    ):
+    with monkeypatch.context() as patch:
         patch.setattr(Path, call, denied)
-        staging.check_output(tmp_path / "out", force=True)
+        with pytest.raises(ConfigError, match=r"^--output .*: Permission denied$"):
+            staging.check_output(tmp_path / "out", force=True)
 
 
 def test_output_whose_parent_cannot_be_made_is_one_line(
@@ -211,7 +209,7 @@ def test_export_that_breaks_off_leaves_the_old_artifact(error: BaseException, in
 LIMITED = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
-sys.argv = ["tblock", "export", "--preset", "tiny", "-o", sys.argv[1], "--force", "--no-golden", "--no-verify"]
+sys.argv = ["tblock", "export", "--preset=tiny", "-o", sys.argv[1], "--force", "--no-golden", "--no-verify"]
 from tblock.cli import main
 main()
 """
