@@ -29,7 +29,7 @@ class CompileRunner(EagerRunner):
 
     Dynamic sizes alone compile anew for size 1, up to four graphs for B and S. Unbacked symbols with the
     manifest's limits make one graph do. Where torch lacks them (2.11) or cannot compile the block with them,
-    sizes are dynamic as usual; `details["symbols"]` says which it is and `details["graphs"]` how many graphs there are so far.
+    sizes are dynamic as usual; `details["symbols"]` says which it is, `details["graphs"]` how many graphs.
     """
 
     name = "compile"

@@ -40,8 +40,12 @@ def rope_tables(config: BlockConfig, positions: int) -> tuple[NDArray[np.float64
         cos, sin: each [positions, R/2] float64.
     """
     angles = np.outer(np.arange(positions, dtype=np.float64), inverse_frequencies(config))
-    gain = config.rope_attention_factor or 1.0
-    return np.cos(angles) * gain, np.sin(angles) * gain
+    # In place: over a context of 131,072 positions each array is as large as a weight matrix.
+    cos, sin = np.cos(angles), np.sin(angles, out=angles)
+    if config.rope_attention_factor != 1.0:
+        cos *= config.rope_attention_factor
+        sin *= config.rope_attention_factor
+    return cos, sin
 
 
 def _llama3(config: BlockConfig, plain: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from field_runners import LIMIT, RUNNERS, rows_off
+from field_runners import IN_TORCH, LIMIT, PLAIN, RUNNERS, rows_off
 from torch import Tensor, nn
 
 import tblock.ops
@@ -18,6 +18,7 @@ class AttentionOp(nn.Module):
 
     def __init__(self, *, causal: int = 0, soft_cap: float = 0.0) -> None:
         super().__init__()
+        self.config = PLAIN.replace(attn_soft_cap=soft_cap or None)
         self.attributes = {"scale": 0.25, "causal": causal, "window": 0, "soft_cap": soft_cap}
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
@@ -80,7 +81,7 @@ def test_c3_twin_finite_mask_value_is_caught(monkeypatch: pytest.MonkeyPatch) ->
         check_masked_row("eager", 0.0)
 
 
-@pytest.mark.parametrize("runner", RUNNERS)
+@pytest.mark.parametrize("runner", IN_TORCH)
 def test_c3_masked_row_of_the_block_is_x_plus_ffn(runner: str) -> None:
     block = Block(BlockConfig(dim=64, num_heads=4, num_kv_heads=2, ffn_dim=256)).requires_grad_(False)
     x_BSD = torch.randn(2, 8, 64, generator=RANDOM)

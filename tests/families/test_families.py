@@ -1,7 +1,6 @@
 """Every family against its own implementation: same weights, same hidden states, error per token.
 
-To add a runtime's column: a test over CASES that takes `family` (model, checkpoint) and notes its result in
-`family_report` under that column.
+The columns of other runtimes are filled by test_family_exports.py (and test_gguf.py) through `family_report`.
 """
 
 from dataclasses import dataclass
@@ -9,17 +8,16 @@ from dataclasses import dataclass
 import pytest
 import torch
 from family_cases import CASES, Case, randomize, save_model
+from family_inputs import worst_error
 from torch import Tensor, nn
 
 from tblock import Block
 from tblock.checkpoints import Checkpoint, from_torch_layer, from_torch_state, open_checkpoint
 from tblock.checkpoints.opening import FAMILIES
-from tblock.checkpoints.probe import LIMITS, probe, token_error
+from tblock.checkpoints.probe import LIMITS, probe
 from tblock.checkpoints.reference import FamilyLayer
 from tblock.weights import fill
 
-PADDINGS = ("none", "left", "right")
-LENGTHS = (1, 7, 33)
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
@@ -38,34 +36,6 @@ def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     folder = tmp_path_factory.mktemp("family")
     model = save_model(request.param, folder)
     return Family(request.param, model, open_checkpoint(folder))
-
-
-def inputs(
-    dim: int, seq: int, padding: str, dtype: torch.dtype
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """x [2, S, D], padding mask and positions [2, S] or None; the second row is padded by a third."""
-    x_BSD = torch.randn(2, seq, dim, generator=torch.Generator().manual_seed(seq)).to(dtype)
-    if padding == "none":
-        return x_BSD, None, None
-    live_BS = torch.ones(2, seq, dtype=torch.bool)
-    pads = slice(None, seq // 3) if padding == "left" else slice(seq - seq // 3, None)
-    live_BS[1, pads] = False
-    return x_BSD, live_BS, (live_BS.long().cumsum(-1) - 1).clamp(min=0)
-
-
-def worst_error(block: Block, theirs, dim: int, dtype: torch.dtype) -> float:
-    """The largest error of a live token over all lengths and paddings."""
-    worst = 0.0
-    for seq in LENGTHS:
-        for padding in PADDINGS:
-            x_BSD, live_BS, positions_BS = inputs(dim, seq, padding, dtype)
-            with torch.no_grad():
-                y_BSD = block(x_BSD, live_BS, positions_BS)
-            error_BS = token_error(y_BSD, theirs(x_BSD, live_BS, positions_BS), x_BSD)
-            live = slice(None) if live_BS is None else live_BS.numpy()
-            assert not (error_BS[live] != error_BS[live]).any(), f"NaN at S={seq}, padding {padding}"
-            worst = max(worst, float(error_BS[live].max()))
-    return worst
 
 
 def check_layers(family: Family, dtype: str, family_report) -> None:

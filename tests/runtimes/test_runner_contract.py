@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from tblock.errors import ArtifactError
 from tblock.manifest import read_artifact
@@ -109,6 +110,18 @@ def test_compile_over_all_shapes_makes_at_most_two_graphs(runners):
     for batch, seq in ((3, 7), (1, 1), (1, 32), (2, 1), (4, 31), (1, 2)):
         runner(**inputs(batch, seq))
     assert 1 <= runner.details["graphs"] <= 2
+
+
+def test_compile_where_unbacked_sizes_fail_says_so_and_runs(odd32, monkeypatch):
+    """Without shared symbols x and padding_mask cannot be seen to be of one length."""
+    from tblock.runtimes import compiled
+
+    mark, lookup = compiled.mark_unbacked, torch._dynamo.lookup_backend
+    monkeypatch.setattr(compiled, "mark_unbacked", lambda tensor, axis, **rest: mark(tensor, axis))
+    monkeypatch.setattr(torch._dynamo, "lookup_backend", lambda name: lookup("eager"))  # quick to compile
+    runner = load(odd32, "compile", threads=2)
+    assert runner.details["symbols"].startswith("dynamic: unbacked sizes do not compile here (")
+    assert runner(**inputs()).shape == (2, 7, 60)
 
 
 def test_onnxruntime_records_where_nodes_run(runners):

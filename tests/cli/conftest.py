@@ -1,0 +1,44 @@
+"""The command line in this process: arguments in, exit code and both streams out."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a call ended with."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def complaint(self) -> list[str]:
+        """Lines of stderr that are no progress."""
+        return [line for line in self.err.splitlines() if not line.startswith("... ")]
+
+
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """`run("list", "presets")`."""
+    from tblock.cli import main
+
+    def call(*words: Any) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["tblock", *map(str, words)])
+        capfd.readouterr()
+        code: Any = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code
+        captured = capfd.readouterr()
+        return Outcome(int(code or 0), captured.out, captured.err)
+
+    return call
