@@ -37,7 +37,9 @@ def build(program: ExportedProgram, path: Path, *, device: str = "cpu") -> dict[
     level = logging.getLogger("torch").level
     try:
         with contextlib.redirect_stderr(noise):
-            torch._inductor.aoti_compile_and_package(program, package_path=str(path))
+            torch._inductor.aoti_compile_and_package(
+                program, package_path=str(path), inductor_configs={"cpp.dynamic_threads": True}
+            )
     except Exception as error:
         raise ExportError(f"aoti: Inductor failed: {reason(error)}") from error
     finally:

@@ -70,6 +70,8 @@ def check(
     *,
     provider: str | None = None,
     threads: int | None = None,
+    plugin_library: str | None = None,
+    cuda_graph: bool | None = None,
     timeout: float = 900.0,
     progress: Callable[[str], None] | None = None,
 ) -> list[CheckRow]:
@@ -80,6 +82,7 @@ def check(
         runtimes: keys of RUNTIMES; None: all.
         provider: for the runtimes that know it (onnxruntime, eager, compile).
         threads: CPU threads of each runtime.
+        plugin_library, cuda_graph: for TensorRT, as in `load`.
         timeout: seconds for one runtime.
         progress: called with a line when a runtime starts.
 
@@ -93,7 +96,12 @@ def check(
     from tblock.runtimes.parity import check_artifact
 
     return check_artifact(
-        folder, runtimes, provider=provider, threads=threads, timeout=timeout, progress=progress
+        folder, runtimes, provider=provider,
+        threads=threads,
+        plugin_library=plugin_library,
+        cuda_graph=cuda_graph,
+        timeout=timeout,
+        progress=progress,
     )
 
 
@@ -104,6 +112,8 @@ def bench(
     shapes: Sequence[Mapping[str, int]] | None = None,
     provider: str | None = None,
     threads: int | None = None,
+    plugin_library: str | None = None,
+    cuda_graph: bool | None = None,
     seconds: float = 1.0,
     timeout: float = 900.0,
     progress: Callable[[str], None] | None = None,
@@ -116,6 +126,7 @@ def bench(
         shapes: letter to size, for example `{"B": 1, "S": 128}`; None: the optimum of the declared ranges.
         provider: for the runtimes that know it (onnxruntime, eager, compile).
         threads: CPU threads, the same for every runtime; None: the CPUs this process may use.
+        plugin_library, cuda_graph: for TensorRT, as in `load`.
         seconds: spent measuring one runtime at one shape, after warm-up.
         timeout: seconds for one runtime, check included.
         progress: called with a line when a runtime starts.
@@ -136,6 +147,8 @@ def bench(
         shapes=shapes,
         provider=provider,
         threads=threads,
+        plugin_library=plugin_library,
+        cuda_graph=cuda_graph,
         seconds=seconds,
         timeout=timeout,
         progress=progress,

@@ -34,11 +34,11 @@ def bench_artifact(
     runtimes: Sequence[str] | None,
     *,
     shapes: Sequence[Mapping[str, int]] | None,
-    provider: str | None,
     threads: int | None,
     seconds: float,
     timeout: float,
     progress: Callable[[str], None] | None,
+    **options: Any,
 ) -> list[BenchRow]:
     """As `tblock.runtimes.bench`."""
     names = known_runtimes(runtimes)
@@ -60,7 +60,7 @@ def bench_artifact(
                 "verb": "bench",
                 "folder": str(artifact.folder),
                 "runtime": name,
-                "options": job_options(name, provider=provider, threads=threads),
+                "options": job_options(name, threads=threads, **options),
                 "shapes": sizes,
                 "seconds": seconds,
             }

@@ -25,10 +25,10 @@ def check_artifact(
     folder: str | Path,
     runtimes: Sequence[str] | None,
     *,
-    provider: str | None,
     threads: int | None,
     timeout: float,
     progress: Callable[[str], None] | None,
+    **options: Any,
 ) -> list[CheckRow]:
     """As `tblock.runtimes.check`."""
     names = known_runtimes(runtimes)
@@ -46,7 +46,7 @@ def check_artifact(
             "verb": "check",
             "folder": str(artifact.folder),
             "runtime": name,
-            "options": job_options(name, provider=provider, threads=threads),
+            "options": job_options(name, threads=threads, **options),
         }
         try:
             rows.append(CheckRow.from_dict(ask(job, timeout=timeout)["check"]))

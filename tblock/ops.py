@@ -155,6 +155,9 @@ def attention(
     if causal:
         seen = causal_mask(q.shape[2], k.shape[2], window, q.device)
         mask = seen if mask is None else mask & seen
+    elif mask is not None:
+        # Inductor compiles one graph for all shapes only where no size of the mask is a broadcast 1.
+        mask = mask.expand(-1, -1, q.shape[2], -1)
     if not soft_cap:
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=grouped)
     if grouped:

@@ -15,7 +15,7 @@ def main() -> None:
     from tblock.cli.app import app
 
     try:
-        app(standalone_mode=True)
+        app(standalone_mode=True, prog_name="tblock")
     except TblockError as error:
         print(f"tblock: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

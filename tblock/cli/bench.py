@@ -12,6 +12,9 @@ from tblock.errors import ConfigError
 if TYPE_CHECKING:
     from tblock.runtimes import BenchRow
 
+CODES = {"NOT BUILT": 2, "UNAVAILABLE": 3, "ERROR": 4}
+"""Status to exit code, as `check` has them; every other one is parity missed, 1."""
+
 
 def run(
     folder: Annotated[Path, typer.Argument(help="The artifact folder.")],
@@ -26,6 +29,10 @@ def run(
     ] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads of each runtime.")] = None,
     seconds: Annotated[float, typer.Option(help="Spent measuring each runtime at each shape.")] = 1.0,
+    plugin_library: Annotated[
+        Path | None, typer.Option("--plugin-library", "--dynamicPlugins", help="For plugin engines.")
+    ] = None,
+    cuda_graph: Annotated[bool, typer.Option("--cuda-graph", help="For TensorRT.")] = False,
     json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
     """Time an artifact: median and p90 of each runtime and shape, after it passed its own check."""
@@ -38,6 +45,8 @@ def run(
         names,
         shapes=sizes,
         provider=provider,
+        plugin_library=spelling.plugin_library(plugin_library),
+        cuda_graph=cuda_graph or None,
         threads=threads,
         seconds=seconds,
         progress=output.progress,
@@ -57,11 +66,10 @@ def run(
             "device or why not",
         ]
         output.print_table(header, [_cells(row) for row in rows])
-    failed = [
-        row.status for row in rows if row.status != "PASS" and (names is not None or row.status not in ABSENT)
-    ]
-    if failed:
-        raise typer.Exit(3 if set(failed) <= set(ABSENT) else 4 if set(failed) == {"ERROR"} else 1)
+    failed = [row.status for row in rows if row.status != "PASS"]
+    codes = [CODES.get(status, 1) for status in failed if names is not None or status not in ABSENT]
+    if codes:
+        raise typer.Exit(1 if 1 in codes else max(codes))
 
 
 def _shape(text: str) -> dict[str, int]:

@@ -24,13 +24,25 @@ def run(
         str | None, typer.Option(help="cpu, cuda, ... for onnxruntime; never falls back.")
     ] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads of each runtime.")] = None,
+    plugin_library: Annotated[
+        Path | None, typer.Option("--plugin-library", "--dynamicPlugins", help="For plugin engines.")
+    ] = None,
+    cuda_graph: Annotated[bool, typer.Option("--cuda-graph", help="For TensorRT.")] = False,
     json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
     """Run an artifact on every runtime, one process each, and judge it against float64."""
     from tblock.runtimes import check
 
     names = spelling.names(runtimes) if runtimes else None
-    rows = check(folder, names, provider=provider, threads=threads, progress=output.progress)
+    rows = check(
+        folder,
+        names,
+        provider=provider,
+        threads=threads,
+        plugin_library=spelling.plugin_library(plugin_library),
+        cuda_graph=cuda_graph or None,
+        progress=output.progress,
+    )
     if json:
         output.print_json([row.to_dict() for row in rows])
     else:

@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tblock.cli import spelling
 from tblock.manifest import GOLDEN, NAME, WEIGHTS, file_digest, read_artifact
 
 if TYPE_CHECKING:
@@ -38,10 +39,11 @@ def trial(folder: Path, engine: Path, runtime: str) -> "Trial":
         targets = {runtime: {"files": [engine.name]}}
         manifest = dataclasses.replace(artifact.manifest, targets=targets, files=files, verdicts={})
         Path(scratch, NAME).write_text(manifest.to_json(), encoding="utf-8")
-        (row,) = check(scratch, [runtime])
+        library = spelling.plugin_library(None)
+        (row,) = check(scratch, [runtime], plugin_library=library)
         if not row.passed:
             return Trial(correct=False, milliseconds=float("inf"), detail=f"{row.status}: {row.reason}")
-        (timed,) = bench(scratch, [runtime])
+        (timed,) = bench(scratch, [runtime], plugin_library=library)
     if timed.median_s is None:
         return Trial(correct=False, milliseconds=float("inf"), detail=f"{timed.status}: {timed.reason}")
     errors = f"error {row.error:.2e} against eager's {row.eager_error:.2e}"

@@ -3,12 +3,13 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from field_runners import IN_TORCH, LIMIT, PLAIN, RUNNERS, rows_off
+from field_runners import IN_ONNX, IN_TORCH, LIMIT, PLAIN, RUNNERS, rows_off
 from torch import Tensor, nn
 
 import tblock.ops
 from tblock import Block, BlockConfig
 from tblock.errors import ConfigError
+from tblock.export import attention_form
 
 RANDOM = torch.Generator().manual_seed(0)
 
@@ -141,6 +142,21 @@ def test_c6_twin_tiled_heads_are_caught(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(tblock.ops.F, "scaled_dot_product_attention", tiled)
     with pytest.raises(AssertionError):
         check_grouped_heads("eager", 2, True)
+
+
+@pytest.mark.parametrize("runner", IN_ONNX)
+def test_c6_twin_lowering_that_regroups_heads_is_caught(runner: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = attention_form.emit
+
+    def regrouped(op, form, q, k, v, mask, **attributes):
+        crossed = op.Constant(value_ints=[0, 2, 1, 3])
+        y = real(op, form, op.Gather(q, crossed, axis=1), k, v, mask, **attributes)
+        return op.Gather(y, crossed, axis=1)
+
+    check_grouped_heads(runner, 2, True)
+    monkeypatch.setattr(attention_form, "emit", regrouped)
+    with pytest.raises(AssertionError):
+        check_grouped_heads(runner, 2, True)
 
 
 def test_c6_heads_that_do_not_divide_are_refused() -> None:

@@ -1,14 +1,17 @@
 """Cases C9 and C10: RoPE layouts and tables, each with its broken twin."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
-from field_runners import LIMIT, RUNNERS, rows_off
+from field_runners import IN_ONNX, LIMIT, RUNNERS, lowered, rows_off
 from torch import Tensor, nn
 
 import tblock.rope_table
 from tblock import Block, BlockConfig
 from tblock.checkpoints.rope_layout import with_rope_layout
+from tblock.export.options import OPSETS
 from tblock.rope import inverse_frequencies, rope_tables
 from tblock.weights import fill, random_block_weights
 
@@ -92,15 +95,16 @@ def test_c10_tables_survive_casting_the_block(dtype: torch.dtype) -> None:
     assert cos_error(dtype) <= TABLE_LIMITS[dtype]
 
 
+def low_tables(dtype: torch.dtype, config: BlockConfig, positions: int) -> tuple[np.ndarray, np.ndarray]:
+    """Tables computed in a low precision."""
+    frequencies = torch.from_numpy(inverse_frequencies(config)).to(dtype)
+    angles = torch.arange(positions).to(dtype)[:, None] * frequencies
+    return angles.cos().double().numpy(), angles.sin().double().numpy()
+
+
 @pytest.mark.parametrize("dtype", TABLE_LIMITS, ids=str)
 def test_c10_twin_tables_built_in_low_precision_are_caught(dtype: torch.dtype, monkeypatch) -> None:
-    def low(config: BlockConfig, positions: int):
-        angles = torch.arange(positions).to(dtype)[:, None] * torch.from_numpy(
-            inverse_frequencies(config)
-        ).to(dtype)
-        return angles.cos().double().numpy(), angles.sin().double().numpy()
-
-    monkeypatch.setattr(tblock.rope_table, "rope_tables", low)
+    monkeypatch.setattr(tblock.rope_table, "rope_tables", partial(low_tables, dtype))
     assert cos_error(dtype) > 100 * TABLE_LIMITS[dtype]
 
 
@@ -115,6 +119,43 @@ def test_c10_q_and_k_keep_the_blocks_dtype(dtype: torch.dtype, monkeypatch: pyte
     with torch.no_grad():
         y_BSD = Block(BlockConfig(**WIDTH32)).to(dtype)(torch.randn(1, 5, 64, dtype=dtype))
     assert {t.dtype for t in [*seen, y_BSD]} == {dtype}
+
+
+def cos_error_in_onnx(dtype: torch.dtype, opset: int) -> tuple[float, set[str]]:
+    """Error of the cos table in the ONNX file, and the element types of rotated q and k."""
+    config = BlockConfig(**WIDTH32)
+    graph = lowered(Block(config).to(dtype), (torch.zeros(1, 3, 64, dtype=dtype),), opset).model.graph
+    table = graph.initializers["rope.cos"].const_value.numpy()
+    rotated = {v.name: str(v.dtype) for node in graph for v in node.outputs if v.name in ("rope", "rope_1")}
+    assert len(rotated) == 2
+    return float(np.abs(table.astype(np.float64) - rope_tables(config, 2048)[0]).max()), set(rotated.values())
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+@pytest.mark.parametrize("dtype", TABLE_LIMITS, ids=str)
+def test_c10_onnx_file_holds_float32_tables_and_rotates_to_the_blocks_dtype(
+    dtype: torch.dtype, opset: int
+) -> None:
+    error, types = cos_error_in_onnx(dtype, opset)
+    assert error <= np.finfo(np.float32).eps
+    assert types == {str(dtype).removeprefix("torch.").upper()}
+
+
+def test_c10_twin_low_tables_in_the_onnx_file_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tblock.rope_table, "rope_tables", partial(low_tables, torch.float16))
+    assert cos_error_in_onnx(torch.float16, 23)[0] > 100 * TABLE_LIMITS[torch.float16]
+
+
+@pytest.mark.parametrize("runner", IN_ONNX)
+def test_c10_last_of_2048_positions_rotates_right_in_float16(runner: str) -> None:
+    """One rounding of the output, nothing of the angles."""
+    wide = [torch.from_numpy(t)[-1:] for t in rope_tables(BlockConfig(**WIDTH32), 2048)]
+    x = torch.randn(1, 2, 1, 32, generator=torch.Generator().manual_seed(0)).half()
+    inputs = (x, *(t.float() for t in wide))
+    y = RUNNERS[runner](RopeOp("half"), inputs)(*inputs)
+    wanted = RopeOp("half")(x.double(), *wide)
+    assert y.dtype == torch.float16
+    assert (y.double() - wanted).abs().max() <= torch.finfo(torch.float16).eps * wanted.abs().max()
 
 
 def test_c10_llama3_scaling_has_the_published_frequencies() -> None:
