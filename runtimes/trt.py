@@ -56,7 +56,7 @@ class TensorRtRunner(Runner):
         gpu = require_gpu(self.name)
         check_architecture(path, target, gpu)
         super().__init__(artifact, provider="cuda", device=gpu.name)
-        self._cuda = Cuda.load(self.name, "tensorrt")
+        self._cuda = Cuda.load(self.name, self.name)
         self._trt, self._graphs = trt, cuda_graph
         self._log = _logger(trt)
         if target.get("fusion") == "plugin":

@@ -97,30 +97,29 @@ def load_family_layer(checkpoint: Checkpoint, layer: int, *, attention: str = "e
         attention: transformers' attention implementation.
 
     Raises:
-        RuntimeUnavailable: transformers (or, for GGUF, accelerate) is missing.
+        RuntimeUnavailable: transformers (or, for GGUF, accelerate) is missing, or too old for the family.
         ConfigError: layer out of range.
     """
     transformers = _transformers()
     with tempfile.TemporaryDirectory() as scratch, _quiet(transformers):
         folder, more = Path(scratch), {}
-        if isinstance(checkpoint.source, GgufSource):
-            index, window = copy_gguf_layer(checkpoint, layer, folder)
-            # transformers' GGUF reader finds stacked experts only from the class with a head.
-            auto = transformers.AutoModelForCausalLM
-            more = {"gguf_file": GGUF_NAME, "config": gguf_config(checkpoint, layer, folder, transformers)}
-        else:
-            auto = transformers.AutoModel
-            index, window = copy_safetensors_layer(checkpoint, layer, folder, transformers)
         try:
+            if isinstance(checkpoint.source, GgufSource):
+                index, window = copy_gguf_layer(checkpoint, layer, folder)
+                # transformers' GGUF reader finds stacked experts only from the class with a head.
+                auto = transformers.AutoModelForCausalLM
+                more = {
+                    "gguf_file": GGUF_NAME,
+                    "config": gguf_config(checkpoint, layer, folder, transformers),
+                }
+            else:
+                auto = transformers.AutoModel
+                index, window = copy_safetensors_layer(checkpoint, layer, folder, transformers)
             model, report = auto.from_pretrained(
                 folder, dtype=torch.float32, attn_implementation=attention, output_loading_info=True, **more
             )
         except ValueError as error:
-            if "accelerate" not in str(error):
-                raise
-            raise RuntimeUnavailable(
-                "transformers reads GGUF with accelerate: pip install 'tblock[dev]' or accelerate"
-            ) from None
+            raise _refusal(error, checkpoint, transformers) from error
     own = {id(p) for p in _layer_list(model.base_model)[index].parameters()}
     lost = [name for name, p in model.named_parameters() if id(p) in own and name in report["missing_keys"]]
     if lost:
@@ -128,6 +127,19 @@ def load_family_layer(checkpoint: Checkpoint, layer: int, *, attention: str = "e
     with contextlib.suppress(AttributeError):
         model.base_model.set_experts_implementation("eager")
     return FamilyLayer(model.base_model, index, window)
+
+
+def _refusal(error: ValueError, checkpoint: Checkpoint, transformers: Any) -> Exception:
+    """What a refusal by transformers means: something is missing here, or else the error itself."""
+    if "accelerate" in str(error):
+        return RuntimeUnavailable(
+            "transformers reads GGUF with accelerate; pip install 'tblock[dev]' or accelerate"
+        )
+    if "does not recognize this architecture" in str(error) or "is not supported yet" in str(error):
+        return RuntimeUnavailable(
+            f"transformers {transformers.__version__} has no {checkpoint.family}; pip install -U transformers"
+        )
+    return error
 
 
 def _layer_list(model: nn.Module) -> nn.ModuleList:
@@ -147,7 +159,9 @@ def _transformers() -> Any:
     try:
         import transformers
     except ImportError:
-        raise RuntimeUnavailable("the import probe needs transformers: pip install transformers") from None
+        raise RuntimeUnavailable(
+            "the import probe needs transformers; pip install 'tblock[dev]' or transformers"
+        ) from None
     return transformers
 
 

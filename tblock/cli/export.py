@@ -28,6 +28,10 @@ def run(
     tf32: Annotated[bool, typer.Option("--tf32", help="Let TensorRT multiply float32 in TF32.")] = False,
     golden: Annotated[bool, typer.Option(help="Write golden data.")] = True,
     verify: Annotated[bool, typer.Option(help="Check the artifact on the runtimes of its targets.")] = True,
+    verify_import: Annotated[
+        bool | None,
+        typer.Option(help="Run the first layer against transformers' own; default: where that is installed."),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an artifact that is there.")] = False,
     json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
@@ -62,6 +66,8 @@ def run(
         force=force,
     )  # fmt: skip
     opened = open_source(source, layer=layer, layers=layers, name=preset or (config.name if config else ""))
+    if checkpoint:
+        _verify_import(opened, verify_import)
     result = run_export(opened, output_folder, options, output.progress)
     from tblock.cli.export_report import print_report, verified
 
@@ -69,3 +75,34 @@ def run(
     print_report(result, json)
     if not passed:
         raise typer.Exit(1)
+
+
+def _verify_import(opened: Any, wanted: bool | None) -> None:
+    """Prove the first chosen layer of a checkpoint by its family's own implementation.
+
+    Args:
+        opened: the CheckpointSource.
+        wanted: None: where that implementation can run here, and a line says so where it cannot.
+
+    Raises:
+        ParityError: the layers differ.
+        RuntimeUnavailable: asked for, and cannot run here.
+    """
+    from tblock.errors import RuntimeUnavailable
+
+    if wanted is False:
+        return
+    layer = opened.layers.start
+    output.progress(f"probing layer {layer} against the family's own implementation")
+    from tblock.checkpoints.probe import probe
+
+    try:
+        found = probe(opened.checkpoint, layer)
+    except RuntimeUnavailable as error:
+        if wanted:
+            raise
+        output.progress(f"probe skipped: {error}")
+    else:
+        output.progress(
+            f"layer {layer} agrees with transformers' {found.family}: {found.worst:.1e} per token"
+        )

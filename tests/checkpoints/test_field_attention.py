@@ -149,9 +149,10 @@ def test_c6_twin_lowering_that_regroups_heads_is_caught(runner: str, monkeypatch
     real = attention_form.emit
 
     def regrouped(op, form, q, k, v, mask, **attributes):
-        crossed = op.Constant(value_ints=[0, 2, 1, 3])
-        y = real(op, form, op.Gather(q, crossed, axis=1), k, v, mask, **attributes)
-        return op.Gather(y, crossed, axis=1)
+        order = op.Constant(value_ints=[0, 2, 1, 3])
+        crossed = op.Gather(q, order, axis=1)
+        crossed.shape, crossed.dtype = q.shape, q.dtype
+        return op.Gather(real(op, form, crossed, k, v, mask, **attributes), order, axis=1)
 
     check_grouped_heads(runner, 2, True)
     monkeypatch.setattr(attention_form, "emit", regrouped)

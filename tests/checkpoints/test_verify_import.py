@@ -1,0 +1,105 @@
+"""`tblock export --checkpoint`: the probe before the export, its refusal, and where it cannot run."""
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from family_cases import CASES, save_model
+from faults import FAULTS
+
+import tblock.checkpoints.probe
+import tblock.export.exporter
+from tblock.cli import main
+from tblock.errors import ExportError
+
+Export = Callable[..., tuple[int, list[str]]]
+
+REACHED = "tblock: the export was reached"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A llama checkpoint of two layers."""
+    save_model(next(case for case in CASES if case.id == "llama"), tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.fixture
+def export(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Export:
+    """`export("--checkpoint", folder)`: exit code and lines of stderr."""
+
+    def call(*words: object) -> tuple[int, list[str]]:
+        arguments = ["tblock", "export", "-o", str(tmp_path / "a"), "--no-verify", *map(str, words)]
+        monkeypatch.setattr(sys, "argv", arguments)
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            main()
+        return int(stop.value.code or 0), capfd.readouterr().err.splitlines()
+
+    return call
+
+
+@pytest.fixture
+def stub(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stops where the export itself would begin."""
+
+    def stop(*arguments: object) -> None:
+        raise ExportError("the export was reached")
+
+    monkeypatch.setattr(tblock.export.exporter, "run_export", stop)
+
+
+def no_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+
+
+def test_sound_checkpoint_is_probed_at_its_first_chosen_layer_and_exported(
+    folder: Path, export: Export, tmp_path: Path
+) -> None:
+    code, lines = export("--checkpoint", folder, "--layer", 1, "--seq", "1:7:16")
+    assert code == 0
+    assert [
+        line for line in lines if re.search(r"layer 1 agrees with transformers' llama: \S+ per token", line)
+    ]
+    assert (tmp_path / "a" / "manifest.json").exists()
+
+
+def test_layer_that_differs_is_refused_before_anything_is_written(
+    folder: Path, export: Export, stub: None, tmp_path: Path
+) -> None:
+    fault = next(fault for fault in FAULTS if fault.id == "gate and up swapped")
+    with fault.plant():
+        code, lines = export("--checkpoint", folder)
+        assert code == 1
+        assert re.search(r"layer 0 differs from transformers' llama by .*--no-verify-import", lines[-1])
+        code, lines = export("--checkpoint", folder, "--no-verify-import")
+    assert code == ExportError.exit_code
+    assert lines[-1] == REACHED
+    assert not [line for line in lines if "prob" in line]
+    assert not (tmp_path / "a").exists()
+
+
+def test_probe_without_transformers_is_skipped_with_a_line_unless_asked_for(
+    folder: Path, export: Export, stub: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no_transformers(monkeypatch)
+    wanted = "the import probe needs transformers; pip install 'tblock[dev]' or transformers"
+    code, lines = export("--checkpoint", folder)
+    assert lines[-2:] == [f"... probe skipped: {wanted}", REACHED]
+    code, lines = export("--checkpoint", folder, "--verify-import")
+    assert (code, lines[-1]) == (3, f"tblock: {wanted}")
+
+
+def test_config_is_exported_without_a_probe(
+    export: Export, stub: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no_transformers(monkeypatch)
+    monkeypatch.setitem(sys.modules, "tblock.checkpoints.probe", None)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"dim": 24, "num_heads": 2}))
+    _, lines = export("--config", path)
+    assert lines[-1] == REACHED
+    assert not [line for line in lines if "prob" in line]
