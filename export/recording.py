@@ -7,7 +7,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from tblock.export.engine_report import EngineReport
+from tblock.export.engine.report import EngineReport
 from tblock.export.staging import write_error
 from tblock.manifest import NAME, Artifact, Manifest, file_digest, read_artifact
 

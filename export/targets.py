@@ -74,7 +74,7 @@ def _graph(job: Job) -> dict[str, dict[str, Any]]:
 
 
 def _engine(flavour: str, job: Job) -> dict[str, Any]:
-    from tblock.export.engine import EngineOptions, build_engine
+    from tblock.export.engine.builder import EngineOptions, build_engine
 
     profile = {
         spec.name: (

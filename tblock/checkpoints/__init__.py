@@ -3,13 +3,14 @@
 Owns reading and naming, and loads no torch. `tblock.checkpoints.probe` (which does) runs a layer against the
 family's own implementation.
 
-`torch.nn.TransformerEncoderLayer` is no file: it is imported from the module, or from its state dict plus the
-arguments that the dict does not carry, and exported as a Block:
+`torch.nn.TransformerEncoderLayer` is no file. It is imported from the module, which says norm_first,
+activation and eps itself (`from_torch_layer`), or from a state dict plus the arguments that the dict does not
+carry (`from_torch_state`), and then exported as a Block:
 
-    config, weights = from_torch_layer(layer, causal=False)   # norm_first, activation, eps: read off the module
+    config, weights = from_torch_layer(layer, causal=False)
     block = Block(config)
-    fill(block, weights, dtype=torch.float32, where="my layer")  # tblock.weights.fill
-    export(block, "artifact")                                  # tblock.export.export
+    tblock.weights.fill(block, weights, dtype=torch.float32, where="my layer")
+    tblock.export.export(block, "artifact")
 """
 
 from tblock.checkpoints.checkpoint import Checkpoint

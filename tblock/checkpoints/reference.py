@@ -108,10 +108,8 @@ def load_family_layer(checkpoint: Checkpoint, layer: int, *, attention: str = "e
                 index, window = copy_gguf_layer(checkpoint, layer, folder)
                 # transformers' GGUF reader finds stacked experts only from the class with a head.
                 auto = transformers.AutoModelForCausalLM
-                more = {
-                    "gguf_file": GGUF_NAME,
-                    "config": gguf_config(checkpoint, layer, folder, transformers),
-                }
+                config = gguf_config(checkpoint, layer, folder, transformers)
+                more = {"gguf_file": GGUF_NAME, "config": config}
             else:
                 auto = transformers.AutoModel
                 index, window = copy_safetensors_layer(checkpoint, layer, folder, transformers)
@@ -119,7 +117,10 @@ def load_family_layer(checkpoint: Checkpoint, layer: int, *, attention: str = "e
                 folder, dtype=torch.float32, attn_implementation=attention, output_loading_info=True, **more
             )
         except ValueError as error:
-            raise _refusal(error, checkpoint, transformers) from error
+            lacking = _lacking(str(error), checkpoint.family, transformers.__version__)
+            if lacking is None:
+                raise
+            raise lacking from None
     own = {id(p) for p in _layer_list(model.base_model)[index].parameters()}
     lost = [name for name, p in model.named_parameters() if id(p) in own and name in report["missing_keys"]]
     if lost:
@@ -129,17 +130,20 @@ def load_family_layer(checkpoint: Checkpoint, layer: int, *, attention: str = "e
     return FamilyLayer(model.base_model, index, window)
 
 
-def _refusal(error: ValueError, checkpoint: Checkpoint, transformers: Any) -> Exception:
-    """What a refusal by transformers means: something is missing here, or else the error itself."""
-    if "accelerate" in str(error):
+def _lacking(error: str, family: str, version: str) -> RuntimeUnavailable | None:
+    """What is missing here where transformers refuses a checkpoint; None: nothing, the checkpoint is bad."""
+    if "accelerate" in error:
         return RuntimeUnavailable(
             "transformers reads GGUF with accelerate; pip install 'tblock[dev]' or accelerate"
         )
-    if "does not recognize this architecture" in str(error) or "is not supported yet" in str(error):
-        return RuntimeUnavailable(
-            f"transformers {transformers.__version__} has no {checkpoint.family}; pip install -U transformers"
-        )
-    return error
+    unknown = (
+        "Unrecognized model identifier",
+        "does not recognize this architecture",
+        "is not supported yet",
+    )
+    if any(text in error for text in unknown):
+        return RuntimeUnavailable(f"transformers {version} has no {family}; pip install -U transformers")
+    return None
 
 
 def _layer_list(model: nn.Module) -> nn.ModuleList:

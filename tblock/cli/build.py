@@ -41,7 +41,7 @@ def run(
 ) -> None:
     """Build a TensorRT or TensorRT-RTX engine, in a process of its own."""
     from tblock.cli.engine_trial import trial
-    from tblock.export.engine import EngineOptions, build_from_onnx
+    from tblock.export.engine.builder import EngineOptions, build_from_onnx
     from tblock.export.recording import ENGINES, record_engine
     from tblock.manifest import NAME
 

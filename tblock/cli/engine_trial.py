@@ -14,7 +14,7 @@ from tblock.cli import spelling
 from tblock.manifest import GOLDEN, NAME, WEIGHTS, file_digest, read_artifact
 
 if TYPE_CHECKING:
-    from tblock.export.engine import Trial
+    from tblock.export.engine.builder import Trial
 
 
 def trial(folder: Path, engine: Path, runtime: str) -> "Trial":
@@ -25,7 +25,7 @@ def trial(folder: Path, engine: Path, runtime: str) -> "Trial":
         engine: the file.
         runtime: `tensorrt` or `tensorrt-rtx`.
     """
-    from tblock.export.engine import Trial
+    from tblock.export.engine.builder import Trial
     from tblock.runtimes import bench, check
 
     artifact = read_artifact(folder)

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import transformers
 from family_cases import CASES, save_model
 from faults import FAULTS
 
-import tblock.checkpoints.probe
 import tblock.export.exporter
 from tblock.cli import main
 from tblock.errors import ExportError
@@ -91,6 +91,17 @@ def test_probe_without_transformers_is_skipped_with_a_line_unless_asked_for(
     assert lines[-2:] == [f"... probe skipped: {wanted}", REACHED]
     code, lines = export("--checkpoint", folder, "--verify-import")
     assert (code, lines[-1]) == (3, f"tblock: {wanted}")
+
+
+def test_probe_with_transformers_older_than_the_family_is_skipped_with_a_line(
+    folder: Path, export: Export, stub: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = transformers.AutoConfig.for_model
+    monkeypatch.setattr(transformers.AutoConfig, "for_model", lambda *a, **k: real("of the future"))
+    _, lines = export("--checkpoint", folder)
+    version = transformers.__version__
+    skipped = f"... probe skipped: transformers {version} has no llama; pip install -U transformers"
+    assert lines[-2:] == [skipped, REACHED]
 
 
 def test_config_is_exported_without_a_probe(

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 
 from tblock import Block, BlockConfig
 from tblock.export import capture, onnx_model, weights_file
-from tblock.export.engine_options import Profile
+from tblock.export.engine.options import Profile
 from tblock.manifest import TensorSpec
 from tblock.ranges import Range
 from tblock.runtimes.verdict import Verdict, judge

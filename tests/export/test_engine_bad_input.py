@@ -10,15 +10,25 @@ import pytest
 from onnx import helper
 
 from tblock.errors import ArtifactError, ConfigError, ExportError, RuntimeUnavailable, TblockError
-from tblock.export import (
-    engine_child,
-    engine_choice,
-    engine_device,
-    engine_limits,
-    engine_package,
-    engine_profiles,
+from tblock.export.engine import (
+    child as engine_child,
 )
-from tblock.export.engine import EngineOptions, build_engine, build_from_onnx, refit_engine
+from tblock.export.engine import (
+    choice as engine_choice,
+)
+from tblock.export.engine import (
+    device as engine_device,
+)
+from tblock.export.engine import (
+    limits as engine_limits,
+)
+from tblock.export.engine import (
+    package as engine_package,
+)
+from tblock.export.engine import (
+    profiles as engine_profiles,
+)
+from tblock.export.engine.builder import EngineOptions, build_engine, build_from_onnx, refit_engine
 from tblock.manifest import Manifest, TensorSpec, file_digest
 from tblock.ranges import Range
 

@@ -10,8 +10,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from tblock.errors import ExportError
-from tblock.export import engine_attention, engine_package
-from tblock.export.engine import EngineOptions, EngineReport, build_engine, build_from_onnx
+from tblock.export.engine import attention as engine_attention
+from tblock.export.engine import package as engine_package
+from tblock.export.engine.builder import EngineOptions, EngineReport, build_engine, build_from_onnx
 
 pytest.importorskip(
     "tensorrt_rtx", reason="TensorRT-RTX is not installed: pip install 'tblock[tensorrt-rtx]'"
@@ -93,7 +94,7 @@ def test_refused_dedicated_kernel_is_built_again_decomposable(tmp_path: Path, mo
     # In this process, so that the table can be made wrong: 320 has no dedicated kernel.
     import tensorrt_rtx as trt
 
-    from tblock.export import engine_build
+    from tblock.export.engine import build as engine_build
 
     monkeypatch.setattr(engine_attention, "DEDICATED_WIDTHS", range(9, 1000))
     folder = models.exported(head_dim=320, dtype="float16")
@@ -151,8 +152,8 @@ def test_several_profiles_and_options_go_into_one_engine(tmp_path: Path) -> None
 def test_tf32_flag_is_cleared_unless_asked() -> None:
     import tensorrt_rtx as trt
 
-    from tblock.export import engine_config
-    from tblock.export.engine_log import Log
+    from tblock.export.engine import config as engine_config
+    from tblock.export.engine.log import Log
 
     class Job:
         profiles = ()

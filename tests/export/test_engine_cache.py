@@ -5,8 +5,8 @@ from pathlib import Path
 import engine_models as models
 import pytest
 
-from tblock.export import engine_cache
-from tblock.export.engine import EngineOptions, build_engine
+from tblock.export.engine import cache as engine_cache
+from tblock.export.engine.builder import EngineOptions, build_engine
 
 pytest.importorskip(
     "tensorrt_rtx", reason="TensorRT-RTX is not installed: pip install 'tblock[tensorrt-rtx]'"

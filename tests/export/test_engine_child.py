@@ -9,8 +9,8 @@ import engine_models as models
 import pytest
 
 from tblock.errors import ExportError
-from tblock.export import engine_child
-from tblock.export.engine import EngineOptions, build_engine
+from tblock.export.engine import child as engine_child
+from tblock.export.engine.builder import EngineOptions, build_engine
 
 
 def _ask(code: str, timeout: float = 60.0) -> dict:
@@ -92,7 +92,7 @@ def test_terminate_inside_the_parser_is_one_line(tmp_path: Path, monkeypatch) ->
 
 def test_worker_does_not_import_torch() -> None:
     code = (
-        "import sys, tblock.export.engine_worker; sys.exit('torch' in sys.modules or 'onnx' in sys.modules)"
+        "import sys, tblock.export.engine.worker; sys.exit('torch' in sys.modules or 'onnx' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-P", "-c", code], check=False).returncode == 0
 
@@ -122,6 +122,6 @@ class Creator(trt.IPluginCreatorV3One):
 
 creator = Creator()
 trt.get_plugin_registry().register_creator(creator, "tblock")
-from tblock.export import engine_worker
+from tblock.export.engine import worker as engine_worker
 engine_worker.main()
 """

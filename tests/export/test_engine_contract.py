@@ -10,8 +10,8 @@ from onnx import AttributeProto, TensorProto, helper
 
 from tblock.contract import DOMAIN, PLUGINS
 from tblock.errors import ArtifactError, ExportError, TblockError
-from tblock.export import engine_fusion
-from tblock.export.engine_onnx import read_onnx
+from tblock.export.engine import fusion as engine_fusion
+from tblock.export.engine.onnx import read_onnx
 
 CASES = [(dtype, opset) for dtype in ("float32", "float16") for opset in (18, 23)]
 

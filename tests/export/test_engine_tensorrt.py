@@ -14,8 +14,10 @@ import engine_models as models
 import pytest
 
 from tblock.errors import ConfigError, ExportError, RuntimeUnavailable
-from tblock.export import engine_child, engine_choice, engine_package
-from tblock.export.engine import EngineOptions, EngineReport, Trial, build_engine
+from tblock.export.engine import child as engine_child
+from tblock.export.engine import choice as engine_choice
+from tblock.export.engine import package as engine_package
+from tblock.export.engine.builder import EngineOptions, EngineReport, Trial, build_engine
 
 STAND_IN = """
 import sys, types, warnings
@@ -25,7 +27,7 @@ stand_in = types.ModuleType("tensorrt")
 stand_in.__dict__.update({name: getattr(tensorrt_rtx, name) for name in dir(tensorrt_rtx)})
 stand_in.__version__ = "10.15.1"
 sys.modules["tensorrt"] = stand_in
-from tblock.export import engine_device, engine_worker
+from tblock.export.engine import device as engine_device, worker as engine_worker
 engine_worker.first_device = lambda: DEVICE
 engine_worker.main()
 """

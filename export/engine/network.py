@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tblock.errors import ExportError
-from tblock.export.engine_package import network_flags
+from tblock.export.engine.package import network_flags
 
 _FLOATS = ("FLOAT", "HALF", "BF16", "FP8", "FP4")
 _REDUCTIONS = ("REDUCE", "NORMALIZATION")

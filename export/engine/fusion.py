@@ -10,7 +10,7 @@ from typing import Any
 
 from tblock.contract import DOMAIN
 from tblock.errors import ExportError
-from tblock.export.engine_network import layers
+from tblock.export.engine.network import layers
 
 PLUGIN_TYPES = ("PLUGIN", "PLUGIN_V2", "PLUGIN_V3")
 

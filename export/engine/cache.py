@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tblock.export.engine_report import EngineReport
+from tblock.export.engine.report import EngineReport
 from tblock.manifest import file_digest
 
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from tblock.errors import ConfigError
-from tblock.export.engine_options import Profile, Shape
+from tblock.export.engine.options import Profile, Shape
 from tblock.manifest import Manifest
 
 ENDS = ("min", "opt", "max")

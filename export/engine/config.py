@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tblock.errors import ConfigError
-from tblock.export.engine_device import Device
-from tblock.export.engine_package import Package, set_flag, set_gpus
+from tblock.export.engine.device import Device
+from tblock.export.engine.package import Package, set_flag, set_gpus
 
 if TYPE_CHECKING:
-    from tblock.export.engine_build import Job
+    from tblock.export.engine.build import Job
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from typing import Any
 from tblock import errors
 from tblock.errors import ExportError, TblockError
 
-COMMAND = (sys.executable, "-P", "-m", "tblock.export.engine_worker")
+COMMAND = (sys.executable, "-P", "-m", "tblock.export.engine.worker")
 """-P: a user's onnx.py in the current folder must not be imported."""
 
 PROGRESS = "@tblock "

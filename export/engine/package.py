@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import Any
 
 from tblock.errors import ConfigError, RuntimeUnavailable
-from tblock.export.engine_options import EngineOptions, Flavour
+from tblock.export.engine.options import EngineOptions, Flavour
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from tblock.errors import ConfigError, ExportError, TblockError
-from tblock.export import engine_child
-from tblock.export.engine_onnx import OnnxFacts
-from tblock.export.engine_options import EngineOptions, Flavour, Profile, default_library
-from tblock.export.engine_report import EngineReport
+from tblock.export.engine import child as engine_child
+from tblock.export.engine.onnx import OnnxFacts
+from tblock.export.engine.options import EngineOptions, Flavour, Profile, default_library
+from tblock.export.engine.report import EngineReport
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """What the caller may ask of an engine builder, as plain values that travel to the builder process as JSON.
 
-Owns no TensorRT: which package can do what is said in `tblock.export.engine_package`.
+Owns no TensorRT: which package can do what is said in `tblock.export.engine.package`.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,7 @@
 """TensorRT engines from an ONNX file: one way for `tensorrt` 10.13+, 11 and `tensorrt_rtx`.
 
 Order: what the caller asks is checked, the file is looked at, profiles are checked, and only then a child
-process loads TensorRT. Reading order: `engine_options`, `engine_package` (how the packages differ),
-`engine_onnx`, `engine_profiles`, `engine_child`, `engine_worker`, `engine_build`, `engine_report`.
+process loads TensorRT.
 """
 
 import os
@@ -10,11 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tblock.errors import ArtifactError, ConfigError
-from tblock.export import engine_child, engine_package, engine_profiles
-from tblock.export.engine_choice import Build, Judge, Trial, choose_fusion
-from tblock.export.engine_onnx import read_onnx
-from tblock.export.engine_options import EngineOptions, Flavour, Profile
-from tblock.export.engine_report import EngineReport
+from tblock.export.engine import child as engine_child
+from tblock.export.engine import package as engine_package
+from tblock.export.engine import profiles as engine_profiles
+from tblock.export.engine.choice import Build, Judge, Trial, choose_fusion
+from tblock.export.engine.onnx import read_onnx
+from tblock.export.engine.options import EngineOptions, Flavour, Profile
+from tblock.export.engine.report import EngineReport
 from tblock.manifest import NAME, Manifest, read_artifact
 
 __all__ = ["EngineOptions", "EngineReport", "Trial", "build_engine", "build_from_onnx", "refit_engine"]

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from tblock.export.engine_child import PROGRESS
+from tblock.export.engine.child import PROGRESS
 
 _NOISE = (
     # Function bodies repeat their node names; only a query by name would mind, and nobody asks.

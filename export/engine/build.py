@@ -1,5 +1,5 @@
 """One engine, built in this process: parse, check, configure, build. Runs inside
-`tblock.export.engine_worker` only.
+`tblock.export.engine.worker` only.
 
 Strongly typed: dtypes come from the graph. A refused attention kernel is retried as decomposable, and the
 report says so.
@@ -12,12 +12,23 @@ from pathlib import Path
 from typing import Any
 
 from tblock.errors import ExportError
-from tblock.export import engine_attention, engine_config, engine_fusion, engine_network
-from tblock.export.engine_device import Device
-from tblock.export.engine_log import Log, make_monitor
-from tblock.export.engine_options import EngineOptions, Profile
-from tblock.export.engine_package import Package
-from tblock.export.engine_report import EngineReport
+from tblock.export.engine import (
+    attention as engine_attention,
+)
+from tblock.export.engine import (
+    config as engine_config,
+)
+from tblock.export.engine import (
+    fusion as engine_fusion,
+)
+from tblock.export.engine import (
+    network as engine_network,
+)
+from tblock.export.engine.device import Device
+from tblock.export.engine.log import Log, make_monitor
+from tblock.export.engine.options import EngineOptions, Profile
+from tblock.export.engine.package import Package
+from tblock.export.engine.report import EngineReport
 
 
 @dataclass(frozen=True, kw_only=True)

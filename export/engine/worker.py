@@ -1,4 +1,4 @@
-"""The builder process: `python -m tblock.export.engine_worker`, one request on stdin, one answer in the file
+"""The builder process: `python -m tblock.export.engine.worker`, one request on stdin, one answer in the file
 it names.
 
 Everything that loads native TensorRT code runs here, so that a crash in it ends this process and nothing
@@ -14,11 +14,13 @@ from typing import Any
 
 import tblock
 from tblock.errors import ExportError, TblockError
-from tblock.export import engine_cache, engine_limits, engine_package
-from tblock.export.engine_build import Job, build
-from tblock.export.engine_device import Device, first_device
-from tblock.export.engine_log import say
-from tblock.export.engine_options import EngineOptions
+from tblock.export.engine import cache as engine_cache
+from tblock.export.engine import limits as engine_limits
+from tblock.export.engine import package as engine_package
+from tblock.export.engine.build import Job, build
+from tblock.export.engine.device import Device, first_device
+from tblock.export.engine.log import say
+from tblock.export.engine.options import EngineOptions
 from tblock.manifest import file_digest
 
 
@@ -55,7 +57,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     trt = engine_package.load(found)
     device = first_device()
     if request["action"] == "refit":
-        from tblock.export.engine_refit import refit
+        from tblock.export.engine.refit import refit
 
         return {
             "bytes": refit(

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from tblock.errors import ArtifactError, ExportError, RuntimeUnavailable
-from tblock.export.engine_device import Device
-from tblock.export.engine_log import Log
-from tblock.export.engine_package import Package
+from tblock.export.engine.device import Device
+from tblock.export.engine.log import Log
+from tblock.export.engine.package import Package
 
 
 def refit(trt: Any, found: Package, device: Device | None, engine: Path, onnx: Path, output: Path) -> int:

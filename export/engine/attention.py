@@ -3,7 +3,7 @@
 A layer that has no dedicated kernel and is not decomposable is refused by the builder. Setting `decomposable`
 where there is a dedicated kernel does not lose it (the engines have the same size), but hides whether there
 is one; so it is set only where none is known. What the parser drops without a word is refused in
-`tblock.export.engine_onnx`, before it gets here.
+`tblock.export.engine.onnx`, before it gets here.
 """
 
 from dataclasses import dataclass
