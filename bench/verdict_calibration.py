@@ -327,6 +327,11 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=RESULT)
     given = parser.parse_args()
     warnings.simplefilter("ignore")
+    # Asked before the run, which takes long: this is the code that was loaded.
+    asked = ["git", "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(
+        asked, capture_output=True, text=True, cwd=RESULT.parent, check=False
+    ).stdout.strip()
     rows: list[dict[str, Any]] = []
     for case in cases(given.checkpoint):
         for dtype in DTYPES:
@@ -346,13 +351,7 @@ def main() -> None:
         "versions": {
             n: importlib.metadata.version(n) for n in ("torch", "onnxruntime", "numpy", "ml_dtypes")
         },
-        "commit": subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"],
-            capture_output=True,
-            text=True,
-            cwd=RESULT.parent,
-            check=False,
-        ).stdout.strip(),
+        "commit": commit,
         "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "rows": rows,
     }

@@ -91,6 +91,8 @@ def build_module(artifact: Artifact) -> nn.Module:
     with torch.device("meta"):
         single = len(manifest.configs) == 1 and not any(name.startswith("layers.") for name in weights)
         module: nn.Module = Block(manifest.configs[0]) if single else Stack(manifest.configs)
+    if isinstance(module, Stack) and "shared" in manifest.source:
+        module.share(manifest.source["shared"])
     try:
         fill(module, weights, dtype=DTYPES[manifest.dtype], where=str(path))
     except ConfigError as error:

@@ -40,3 +40,11 @@ def family_report(request: pytest.FixtureRequest) -> Iterator[FamilyReport]:
     path = request.config.getoption("--family-matrix")
     if path is not None:
         report.write(path)
+
+
+@pytest.fixture(scope="session")
+def plugin_library() -> Path:
+    """The plugin library as `tblock plugin build` makes it, from the per-user cache when it is there."""
+    from tblock.export.plugins import build
+
+    return build()

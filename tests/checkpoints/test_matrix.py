@@ -13,17 +13,18 @@ from tblock.errors import ConfigError
 def test_committed_results_cover_every_family_without_failure() -> None:
     rows = matrix_rows()
     assert {row["family"] for row in rows} == {case.family for case in CASES} | {"torch_encoder"}
-    assert all(row["eager float32"] != "skipped" for row in rows)
+    for column in ("eager float32", "onnxruntime", "tensorrt-rtx fp16 build"):
+        assert all(row[column] != "skipped" for row in rows), column
     assert not [row for row in rows if any("failed" in cell for cell in row.values())]
 
 
 def test_committed_results_list_the_cases_of_the_table() -> None:
     families = json.loads(RESULTS.read_text(encoding="utf-8"))["families"]
     for case in CASES:
-        assert case.id in families[case.family]["float32"]["cases"], (
-            f"{case.id}: run the families tests again"
-        )
-        assert (case.id in families[case.family].get("float64", {}).get("cases", [])) == case.float64
+        cells = families[case.family]
+        for column in ("float32", "onnxruntime", "tensorrt-rtx"):
+            assert case.id in cells[column]["cases"], f"{case.id}, {column}: run the families tests again"
+        assert (case.id in cells.get("float64", {}).get("cases", [])) == case.float64
 
 
 def test_cells(tmp_path: Path) -> None:

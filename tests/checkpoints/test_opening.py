@@ -279,6 +279,7 @@ def test_layer_out_of_range(tmp_path: Path, layer: int) -> None:
 
 def test_token_out_of_range(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(write_folder(tmp_path / "c"))
+    assert checkpoint.vocab_size == 31
     with pytest.raises(
         ConfigError, match=r"row 31 of model.embed_tokens.weight is out of range, wanted 0 to 30"
     ):

@@ -1,28 +1,10 @@
 """The command line in this process: arguments in, exit code and both streams out."""
 
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a call ended with."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def complaint(self) -> list[str]:
-        """Lines of stderr that are no progress."""
-        return [line for line in self.err.splitlines() if not line.startswith("... ")]
-
-
-Run = Callable[..., Outcome]
+from outcome import Outcome, Run
 
 
 @pytest.fixture

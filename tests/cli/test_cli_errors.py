@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Run
+from outcome import Run
 
 from tblock import preset
 from tblock.ranges import Range

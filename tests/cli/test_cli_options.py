@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import typer
-from conftest import Run
+from outcome import Run
 
 from tblock.cli.app import VERBS, _command, app
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Outcome, Run
+from outcome import Outcome, Run
 
 import tblock
 from tblock import preset

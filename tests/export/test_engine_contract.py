@@ -118,27 +118,16 @@ def test_way_not_taken_names_the_node() -> None:
         engine_fusion.check_taken(one, "native", FUSED, NODES, "tensorrt 10.13")
 
 
-@pytest.fixture
-def library() -> Path:
-    """The plugin library, where one is built."""
-    from tblock.export.plugins import library_path
-
-    path = library_path()
-    if path is None:
-        pytest.skip("no plugin library: tblock plugin build")
-    return path
-
-
-def test_library_registers_and_another_version_is_refused(library: Path) -> None:
+def test_library_registers_and_another_version_is_refused(plugin_library: Path) -> None:
     trt = pytest.importorskip("tensorrt_rtx", reason="TensorRT-RTX is not installed")
     logger = trt.Logger(trt.Logger.INTERNAL_ERROR)
     versions = {str(row.onnx_name): str(row.version) for row in PLUGINS}
-    engine_fusion.register(trt, trt.Builder(logger), library, versions, "t")
+    engine_fusion.register(trt, trt.Builder(logger), plugin_library, versions, "t")
     message = "t: the graph asks for plugin TblockRMSNorm version 7, .* has version 1; build it again"
     with pytest.raises(ExportError, match=message):
-        engine_fusion.register(trt, trt.Builder(logger), library, {"TblockRMSNorm": "7"}, "t")
+        engine_fusion.register(trt, trt.Builder(logger), plugin_library, {"TblockRMSNorm": "7"}, "t")
     with pytest.raises(ExportError, match=r"plugin TblockOther version 1, .* has none"):
-        engine_fusion.register(trt, trt.Builder(logger), library, {"TblockOther": "1"}, "t")
+        engine_fusion.register(trt, trt.Builder(logger), plugin_library, {"TblockOther": "1"}, "t")
 
 
 def test_library_that_is_none_is_refused(tmp_path: Path) -> None:

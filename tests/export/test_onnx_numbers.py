@@ -9,7 +9,7 @@ import onnx_reading as reading
 import onnxruntime
 import pytest
 import torch
-from conftest import ODD, SMALL
+from odd_block import ODD, SMALL
 from torch import Tensor, nn
 
 from tblock import Block, BlockConfig

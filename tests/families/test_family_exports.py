@@ -54,13 +54,11 @@ def in_onnxruntime(artifact: Artifact) -> tuple[Layer, str]:
     names = [spec.name for spec in artifact.manifest.inputs]
 
     def layer(x_BSD: Tensor, live_BS: Tensor | None, positions_BS: Tensor | None) -> Tensor:
-        shape = x_BSD.shape[:2]
-        rest = {
-            "padding_mask": torch.ones(shape, dtype=torch.bool) if live_BS is None else live_BS,
-            "position_ids": torch.arange(shape[1]).repeat(shape[0], 1)
-            if positions_BS is None
-            else positions_BS,
-        }
+        batch, seq = x_BSD.shape[:2]
+        if live_BS is None or positions_BS is None:
+            live_BS = torch.ones(batch, seq, dtype=torch.bool)
+            positions_BS = torch.arange(seq).repeat(batch, 1)
+        rest = {"padding_mask": live_BS, "position_ids": positions_BS}
         y = runner(x_BSD.numpy(), **{name: t.numpy() for name, t in rest.items() if name in names})
         return torch.from_numpy(y)
 

@@ -5,17 +5,10 @@ from pathlib import Path
 import pytest
 from plugin_harness import Harness, build_harness, interpret
 
-from tblock.export.plugins import build as build_library
 from tblock.export.plugins import library
 from tblock.export.plugins.build import check_tools, compile_library, generate
 from tblock.export.plugins.headers import find_headers
 from tblock.export.plugins.selfcheck import Result
-
-
-@pytest.fixture(scope="session")
-def plugin_library() -> Path:
-    """The library as `tblock plugin build` makes it, from the per-user cache when it is there."""
-    return build_library()
 
 
 @pytest.fixture(scope="session")

@@ -1,10 +1,11 @@
-"""What a user does first: one layer of a real checkpoint, to every target, judged on every runtime here."""
+"""What a user does first: layers to every target, judged on every runtime of this machine."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tblock import Stack, preset
 from tblock.checkpoints import open_checkpoint
 from tblock.export import export
 from tblock.golden import read_golden
@@ -56,3 +57,12 @@ def test_smollm2_stack_of_two_layers_equals_one_after_the_other(smollm2_gguf: Pa
     assert stack.manifest.parameters == 2 * open_checkpoint(smollm2_gguf).config(12).parameter_count()
     (row,) = check(stack.folder, ["onnxruntime"])
     assert row.passed, row
+
+
+def test_layer_used_twice_passes_in_eager_and_in_onnx_runtime(tmp_path: Path) -> None:
+    stack = Stack(preset("tiny"))
+    stack.share([0, 0])
+    artifact = export(stack, tmp_path / "shared")
+    assert artifact.manifest.parameters == preset("tiny").parameter_count()
+    rows = check(artifact.folder, ["eager", "onnxruntime"])
+    assert [row.status for row in rows] == ["PASS", "PASS"], rows
