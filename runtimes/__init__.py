@@ -96,7 +96,9 @@ def check(
     from tblock.runtimes.parity import check_artifact
 
     return check_artifact(
-        folder, runtimes, provider=provider,
+        folder,
+        runtimes,
+        provider=provider,
         threads=threads,
         plugin_library=plugin_library,
         cuda_graph=cuda_graph,
