@@ -38,9 +38,9 @@ class Budget:
     ceiling: float
 
 
-# From bench/verdict_calibration.py; the distributions: bench/results/verdict-calibration.json. The floors are 34,
-# 4 and 4 units of rounding: what a token needs whose norm is one or two channels (SmolLM2 layer 2), and in
-# float32 a stack of 30 layers.
+# Set by bench/verdict_calibration.py; distributions: bench/results/verdict-calibration.json. The floors are
+# 34, 4 and 4 units of rounding: what a token needs whose norm is one or two channels (SmolLM2 layer 2), and
+# in float32 a stack of 30 layers.
 BUDGETS: dict[str, Budget] = {
     "float32": Budget(k=4.0, floor=2e-6, ceiling=1e-3),
     "float16": Budget(k=4.0, floor=2e-3, ceiling=0.1),

@@ -27,6 +27,8 @@ FROZEN: dict[str, set[str]] = {
         "--no-padding-mask",
         "--no-position-ids",
         "--no-verify",
+        "--no-verify-import",
+        "--verify-import",
         "--opset",
         "--output",
         "--padding-mask",
