@@ -3,6 +3,8 @@
 A block with a sublayer removed or gate and up swapped fails by it.
 """
 
+import copy
+import functools
 from collections.abc import Callable
 
 import pytest
@@ -44,14 +46,20 @@ ROWS = [
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("name", "fault"), ROWS, ids=[f"{n}-{f}".replace(" ", "-") for n, f in ROWS])
 def test_golden_data_of_preset_passes_sound_and_fails_faulty_block(name: str, fault: str, dtype: str) -> None:
+    block, cases = _golden(name, dtype)
+    block = copy.deepcopy(block)
+    FAULTS[fault](block)
+    passed = all(_passes(case, block, dtype) for case in cases)
+    assert passed == (fault == "sound")
+
+
+@functools.cache
+def _golden(name: str, dtype: str) -> tuple[Block, list[GoldenCase]]:
     config = preset(name)
     source = ConfigSource(config, layers=range(1), description={})
     block = source.module(DTYPES[dtype])
     inputs = [TensorSpec(name="x", dims=("B", "S", config.dim), dtype=dtype)]
-    cases = make_golden(source, block, inputs, RANGES, dtype)
-    FAULTS[fault](block)
-    passed = all(_passes(case, block, dtype) for case in cases)
-    assert passed == (fault == "sound")
+    return block, make_golden(source, block, inputs, RANGES, dtype)
 
 
 def _passes(case: GoldenCase, block: Callable[[torch.Tensor], torch.Tensor], dtype: str) -> bool:
