@@ -2,10 +2,11 @@
 
 Usage: python bench/gpu_check.py --library libtblock_plugins.so --harness plugin_harness [--minutes 8] [-o F]
 Launches the kernels of a library built elsewhere, through the C++ harness and through its C interface, and
-compares them with float64. Only where all of that is right, times them by CUDA-graph replays beside a copy
-with the same reads and writes, torch.compile, and other authors' kernels where they import. Needs torch and a
-GPU; no TensorRT, no nvcc. `--dry-run` walks the same code on the CPU, with Triton's interpreter in place of
-the library. Exits 1 where something was wrong, 2 on wrong use, 3 where there is no GPU.
+compares them with float64. Only where all of that was run and is right, times them by CUDA-graph replays
+beside a copy with the same reads and writes, torch.compile, and other authors' kernels where they import.
+Needs torch, ml_dtypes (the judge of the blocks) and a GPU; no TensorRT, no nvcc. `--dry-run` walks the same
+code on the CPU, with Triton's interpreter in place of the library. Exits 1 where something was wrong or not
+run, 2 on wrong use, 3 where there is no GPU. The result file is written after each part.
 """
 
 import argparse
@@ -15,12 +16,9 @@ import importlib.metadata
 import json
 import os
 import platform
-import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,76 +26,35 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import torch  # noqa: E402
+from gpu_setup import TIME_IS_UP, Setup, library_launch  # noqa: E402
+from gpu_timing import time_kernels  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from tblock.block import Block  # noqa: E402
 from tblock.config import BlockConfig  # noqa: E402
 from tblock.presets import preset  # noqa: E402
 
-EPS = 1e-5
-WIDTH = 4096
-DECODE_ROWS = (1, 8, 32)
-LARGE_BYTES = (
-    640 * 2**20
-)  # moved per call: well above the L2 cache (50 MiB on an H200) and the goal's 512 MiB
 HARNESS_NOT_EXECUTED = 3
 HARNESS_SECONDS = 120
-# Smallest and largest node count of a timing graph, which fills about 20 ms of GPU time; replays per case.
-NODES = (5, 400)
-REPLAYS = 20
 
 
-@dataclass(frozen=True, kw_only=True)
-class Setup:
-    """Where and with what this run works."""
-
-    device: str
-    library: ctypes.CDLL | None
-    deadline: float
-
-    @property
-    def dry(self) -> bool:
-        """On the CPU, to walk the code."""
-        return self.device == "cpu"
-
-    def spent(self) -> bool:
-        """Whether the time is up: what is left is recorded as not executed."""
-        return time.monotonic() > self.deadline
-
-
-def library_launch(library: ctypes.CDLL) -> Callable[[str, list[Tensor], float, float], None]:
-    """Launches through the library's C interface, on torch's current stream."""
-    from tblock.export.plugins.variants import DTYPES, OPS
-
-    library.tblock_plugin_error.restype = ctypes.c_char_p
-    names = list(DTYPES)
-
-    def launch(op: str, tensors: list[Tensor], eps: float, weight_offset: float) -> None:
-        rows, width = tensors[0].shape
-        stride = tensors[0].stride(0)
-        if op == "swiglu" and stride == width:
-            rows, width, stride = 1, rows * width, rows * width
-        pointers = (ctypes.c_void_p * len(tensors))(*(t.data_ptr() for t in tensors))
-        dtype = names.index(str(tensors[0].dtype).removeprefix("torch."))
-        sizes = (ctypes.c_int64(rows), ctypes.c_int64(width), ctypes.c_int64(stride))
-        scalars = (ctypes.c_float(eps), ctypes.c_float(weight_offset))
-        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        if library.tblock_plugin_launch(OPS.index(op), dtype, pointers, *sizes, *scalars, stream):
-            raise RuntimeError(f"{op}: {library.tblock_plugin_error().decode()}")
-
-    return launch
-
-
-def run_harness(harness: Path | None, library: Path | None, device: str) -> dict[str, Any]:
+def run_harness(harness: Path | None, library: Path | None, setup: Setup) -> dict[str, Any]:
     """The C++ harness: plugins attached, enqueued and compared."""
     from tblock.export.plugins.selfcheck import BUDGET
 
     if harness is None or library is None:
         return {"status": "not executed", "reason": "no --harness or no --library"}
     command = [str(harness), str(library), "execute", "1", *(str(u) for u in BUDGET["gpu"].values())]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=HARNESS_SECONDS)
+    seconds = min(HARNESS_SECONDS, setup.left())
+    if seconds <= 0:
+        return dict(TIME_IS_UP)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        status = "fail" if seconds == HARNESS_SECONDS else "not executed"
+        return {"status": status, "reason": f"stopped after {seconds:.0f} s"}
     lines = done.stdout.splitlines()
-    if done.returncode == HARNESS_NOT_EXECUTED and device == "cpu":
+    if done.returncode == HARNESS_NOT_EXECUTED and setup.dry:
         return {"status": "not executed", "reason": lines[0] if lines else ""}
     status = "pass" if done.returncode == 0 else "fail"
     return {"status": status, "output": lines, "errors": done.stderr.splitlines()[:20]}
@@ -114,171 +71,19 @@ def check_kernels(setup: Setup) -> dict[str, Any]:
         assert setup.library
         cases, place = selfcheck.CASES, "gpu"
         launch = library_launch(setup.library)
-    results = list(selfcheck.run(cases, launch, setup.device))
+    results = []
+    for result in selfcheck.run(cases, launch, setup.device):
+        results.append(result)
+        if setup.left() <= 0:
+            break
     failed = [r.id for r in results if not r.passed(place)]
-    worst = {d: max(r.units for r in results if r.dtype == d) for d in selfcheck.UNIT_ROUNDOFF}
-    status = "fail" if failed or not results else "pass"
-    return {"status": status, "cases": len(results), "failed": failed, "worst_units": worst, "place": place}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Timing:
-    """One kernel at one size: what to call, what it moves, and whom to compare with."""
-
-    op: str
-    rows: int
-    packed: bool
-    bytes_moved: int
-    calls: dict[str, Callable[[], object]]
-
-
-def make_timing(op: str, rows: int, packed: bool, setup: Setup) -> Timing:
-    """Tensors and calls of one case, in bfloat16.
-
-    Args:
-        op: kernel.
-        rows: rows of WIDTH columns.
-        packed: swiglu on the halves of one tensor.
-        setup: where.
-
-    Returns:
-        The case; `calls` has `tblock`, `copy` (same reads and writes) and the peers that import.
-    """
-    from tblock.export.plugins.selfcheck import triton_launch
-
-    launch = triton_launch() if setup.library is None else library_launch(setup.library)
-    make = {"device": setup.device, "dtype": torch.bfloat16}
-    a, b = (torch.randn(rows, WIDTH, **make) for _ in range(2))
-    y, z = torch.empty_like(a), torch.empty_like(a)
-    weight = torch.randn(WIDTH, **make)
-    ops = torch.ops.tblock
-    options = {"eps": EPS, "weight_offset": 0.0}
-    calls: dict[str, Callable[[], object]] = {}
-    if op == "rms_norm":
-        tensors = [a, weight, y]
-        compiled = torch.compile(lambda x, w: ops.rms_norm(x, w, **options))
-        calls["torch.compile"] = lambda: compiled(a, weight)
-        calls["copy"] = lambda: y.copy_(a)
-        moved = 2
-    elif op == "add_rms_norm":
-        tensors = [a, b, weight, y, z]
-        compiled = torch.compile(lambda x, r, w: ops.add_rms_norm(x, r, w, **options))
-        calls["torch.compile"] = lambda: compiled(a, b, weight)
-        both, target = torch.cat([a, b]), torch.empty(2 * rows, WIDTH, **make)
-        calls["copy"] = lambda: target.copy_(both)
-        moved = 4
-    else:
-        both = torch.cat([a, b], dim=1)
-        gate, up = (both[:, :WIDTH], both[:, WIDTH:]) if packed else (a, b)
-        tensors = [gate, up, y]
-        compiled = torch.compile(ops.swiglu)
-        calls["torch.compile"] = lambda: compiled(gate, up)
-        # Two reads and one write for each element, like the kernel.
-        calls["copy"] = lambda: torch.add(gate, up, out=y)
-        moved = 3
-    calls = {"tblock": lambda: launch(op, tensors, EPS, 0.0), **calls, **peers(op, packed, a, b, weight)}
-    return Timing(
-        op=op, rows=rows, packed=packed, bytes_moved=moved * a.numel() * a.element_size(), calls=calls
-    )
-
-
-def peers(op: str, packed: bool, a: Tensor, b: Tensor, weight: Tensor) -> dict[str, Callable[[], object]]:
-    """Other authors' kernels for the same call, where they are installed."""
-    found: dict[str, Callable[[], object]] = {}
-    if packed or a.device.type == "cpu":
-        return found
-    try:
-        from liger_kernel.ops.rms_norm import LigerRMSNormFunction
-        from liger_kernel.ops.swiglu import LigerSiLUMulFunction
-
-        if op == "rms_norm":
-            found["liger"] = lambda: LigerRMSNormFunction.apply(a, weight, EPS)
-        elif op == "swiglu":
-            found["liger"] = lambda: LigerSiLUMulFunction.apply(a, b)
-    except ImportError:
-        pass
-    try:
-        from fla.modules.activations import swiglu as fla_swiglu
-        from fla.modules.layernorm import rms_norm as fla_rms_norm
-
-        if op == "rms_norm":
-            found["fla"] = lambda: fla_rms_norm(a, weight, None, eps=EPS)
-        elif op == "add_rms_norm":
-            found["fla"] = lambda: fla_rms_norm(a, weight, None, residual=b, eps=EPS, prenorm=True)
-        else:
-            found["fla"] = lambda: fla_swiglu(a, b)
-    except ImportError:
-        pass
-    return found
-
-
-def time_call(call: Callable[[], object], setup: Setup) -> dict[str, float]:
-    """Seconds of one call: median, p10, p90 over replays of a graph that holds many of it."""
-    for _ in range(1 if setup.dry else 3):
-        call()
-    if setup.dry:
-        samples = []
-        for _ in range(3):
-            start = time.perf_counter()
-            call()
-            samples.append(time.perf_counter() - start)
-    else:
-        samples = _graph_samples(call)
-    cuts = statistics.quantiles(samples, n=10, method="inclusive")
-    return {"median": statistics.median(samples), "p10": cuts[0], "p90": cuts[-1]}
-
-
-def _graph_samples(call: Callable[[], object]) -> list[float]:
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda.synchronize()
-    start.record()
-    call()
-    end.record()
-    end.synchronize()
-    nodes = int(min(max(0.02 / (start.elapsed_time(end) / 1e3), NODES[0]), NODES[1]))
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(nodes):
-            call()
-    graph.replay()
-    samples = []
-    for _ in range(REPLAYS):
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        samples.append(start.elapsed_time(end) / 1e3 / nodes)
-    return samples
-
-
-def time_kernels(setup: Setup) -> list[dict[str, Any]]:
-    """One row per case and competitor; cases past the deadline are rows that say so."""
-    rows = []
-    for op, packed in (("rms_norm", False), ("add_rms_norm", False), ("swiglu", False), ("swiglu", True)):
-        moved = {"rms_norm": 2, "add_rms_norm": 4, "swiglu": 3}[op] * WIDTH * 2
-        for count in (2,) if setup.dry else (*DECODE_ROWS, -(-LARGE_BYTES // moved)):
-            label = {"op": op, "packed": packed, "rows": count, "width": WIDTH, "dtype": "bfloat16"}
-            if setup.spent():
-                rows.append(label | {"who": "tblock", "status": "not executed", "reason": "time is up"})
-                continue
-            timing = make_timing(op, count, packed, setup)
-            copy = None
-            for who in sorted(timing.calls, key=lambda name: name != "copy"):
-                try:
-                    seconds = time_call(timing.calls[who], setup)
-                except Exception as error:  # a peer's failure is its row, not the end of the run
-                    if who == "tblock":
-                        raise
-                    reason = f"{type(error).__name__}: {error}"[:200]
-                    rows.append(label | {"who": who, "status": "failed", "reason": reason})
-                    continue
-                copy = seconds["median"] if who == "copy" else copy
-                rate = timing.bytes_moved / seconds["median"]
-                share = copy / seconds["median"] if copy else None
-                row = {"who": who, "status": "timed", "seconds": seconds, "bytes": timing.bytes_moved}
-                rows.append(label | row | {"bytes_per_second": rate, "share_of_copy": share})
-            del timing
-    return rows
+    worst = {d: max((r.units for r in results if r.dtype == d), default=0.0) for d in selfcheck.UNIT_ROUNDOFF}
+    row = {"cases": len(results), "failed": failed, "worst_units": worst, "place": place}
+    if failed or not results:
+        return row | {"status": "fail"}
+    if len(results) < len(cases):
+        return row | TIME_IS_UP | {"reason": f"time was up after {len(results)} of {len(cases)} cases"}
+    return row | {"status": "pass"}
 
 
 def check_blocks(setup: Setup) -> list[dict[str, Any]]:
@@ -300,8 +105,8 @@ def check_blocks(setup: Setup) -> list[dict[str, Any]]:
         wanted = rounded(given.double())
         eager = block(given)
         for who, run in (("eager", block), ("compile", torch.compile(block))):
-            if setup.spent():
-                rows.append({"who": who, "dtype": name, "status": "not executed", "reason": "time is up"})
+            if skipped := setup.skipped(compiles=who == "compile"):
+                rows.append({"who": who, "dtype": name} | skipped)
                 continue
             rows.append({"who": who, "dtype": name, **judge_block(run(given), wanted, eager, given)})
     return rows
@@ -356,6 +161,24 @@ def machine(setup: Setup) -> dict[str, Any]:
     return {"device": name, "versions": found, "commit": commit or None, "time": now}
 
 
+def status_of(result: dict[str, Any], dry: bool) -> str:
+    """What harness, kernels and blocks say together.
+
+    Args:
+        result: with those three parts.
+        dry: on the CPU a part may be not executed.
+
+    Returns:
+        `wrong`; `incomplete`: on a GPU, something was not run or not judged; `right`.
+    """
+    parts = [result["harness"], result["kernels"], *result["blocks"]]
+    verdicts = {part["status"] for part in parts}
+    if verdicts & {"fail", "ambiguous", "refused"}:
+        return "wrong"
+    complete = dry or (verdicts == {"pass"} and bool(result["blocks"]))
+    return "right" if complete else "incomplete"
+
+
 def print_table(result: dict[str, Any]) -> None:
     """The result as a table on stdout."""
     print(f"{result['machine']['device']}: {result['status']}")
@@ -363,8 +186,11 @@ def print_table(result: dict[str, Any]) -> None:
     kernels = result["kernels"]
     worst = ", ".join(f"{d} {u:.2f}" for d, u in kernels["worst_units"].items())
     print(f"kernels ({kernels['place']}): {kernels['status']}, {kernels['cases']} cases, worst units {worst}")
+    if result["status"] == "incomplete":
+        print("no timings: on a GPU every part must have run and passed first")
     for row in result["blocks"]:
-        print(f"block {row['who']:8} {row['dtype']:9} {row['status']} {row.get('ratio') or ''}")
+        detail = row.get("ratio") or row.get("reason") or ""
+        print(f"block {row['who']:8} {row['dtype']:9} {row['status']} {detail}")
     for row in result["timings"]:
         name = f"{row['op']}{' packed' if row['packed'] else ''} {row['rows']}x{row['width']}"
         if row["status"] != "timed":
@@ -382,7 +208,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--library", type=Path, help="libtblock_plugins.so, built elsewhere")
     parser.add_argument("--harness", type=Path, help="the C++ harness, built elsewhere")
-    parser.add_argument("--minutes", type=float, default=8.0, help="stop starting new parts after this long")
+    parser.add_argument("--minutes", type=float, default=8.0, help="nothing is begun after this long")
     parser.add_argument("--dry-run", action="store_true", help="walk the code on the CPU")
     parser.add_argument("-o", "--output", type=Path, help="result file (bench/results/gpu-<device>.json)")
     return parser.parse_args(arguments)
@@ -405,26 +231,27 @@ def main(arguments: list[str]) -> int:
     setup = Setup(device="cpu" if options.dry_run else "cuda", library=library, deadline=deadline)
     if not setup.dry:
         torch.cuda.init()
-    result: dict[str, Any] = {"machine": machine(setup)}
-    result["harness"] = run_harness(options.harness, options.library, setup.device)
-    result["kernels"] = check_kernels(setup)
-    result["blocks"] = check_blocks(setup)
-    verdicts = [
-        result["harness"]["status"],
-        result["kernels"]["status"],
-        *(r["status"] for r in result["blocks"]),
-    ]
-    right = not {"fail", "ambiguous", "refused"} & set(verdicts)
-    result["status"] = "right" if right else "wrong"
-    # No number while something is wrong.
-    result["timings"] = time_kernels(setup) if right else []
+    result: dict[str, Any] = {"machine": machine(setup), "status": "incomplete", "timings": []}
     device = "".join(c if c.isalnum() else "-" for c in result["machine"]["device"]).strip("-").lower()
     output = options.output or ROOT / "bench" / "results" / f"gpu-{device}.json"
     output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(result, indent=1, sort_keys=True) + "\n")
+
+    def write(**part: Any) -> None:
+        result.update(part)
+        output.write_text(json.dumps(result, indent=1, sort_keys=True) + "\n")
+
+    write()
+    write(harness=run_harness(options.harness, options.library, setup))
+    write(kernels=check_kernels(setup))
+    write(blocks=check_blocks(setup))
+    status = status_of(result, setup.dry)
+    # No number while something is wrong or was not run.
+    if status == "right":
+        write(timings=time_kernels(setup))
+    write(status=status)
     print_table(result)
     print(f"written: {output}")
-    return 0 if right else 1
+    return 0 if status == "right" else 1
 
 
 if __name__ == "__main__":

@@ -1,7 +1,4 @@
-"""AOTInductor.
-
-The captured program compiled ahead of time to one package of native code for this machine's CPU or GPU.
-"""
+"""AOTInductor: the captured program compiled ahead of time to one package of native code for this machine."""
 
 import contextlib
 import io

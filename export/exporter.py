@@ -17,8 +17,8 @@ from tblock.block import Block, Stack
 from tblock.checkpoints import open_checkpoint
 from tblock.config import BlockConfig
 from tblock.export.capture import capture, example_sizes
-from tblock.export.golden import make_golden
-from tblock.export.memory import Stage, measured, resident_bytes
+from tblock.export.golden import golden_notes, make_golden
+from tblock.export.memory import Stage, load_libraries, measured, resident_bytes
 from tblock.export.options import ExportOptions, checked
 from tblock.export.source import CheckpointSource, ConfigSource, ModuleSource, Source, parse_layers
 from tblock.export.staging import check_output, staged_folder
@@ -37,11 +37,13 @@ class ExportResult:
 
     Attributes:
         artifact: the folder and its manifest.
+        bytes_read: tensor data touched in the checkpoint; None for other sources.
         stages: stage name to seconds and peak bytes above the process with its libraries loaded.
     """
 
     artifact: Artifact
     stages: dict[str, Stage] = field(default_factory=dict)
+    bytes_read: int | None = None
 
 
 def export(
@@ -114,6 +116,7 @@ def run_export(
     ranges, inputs, outputs = checked(options, source.configs)
     check_output(output, options.force)
     stages: dict[str, Stage] = {}
+    load_libraries()
     baseline = resident_bytes()
     with staged_folder(output, options.force) as folder:
         progress("weights")
@@ -150,10 +153,10 @@ def run_export(
             files={
                 p.name: {"size": p.stat().st_size, "sha256": file_digest(p)} for p in sorted(folder.iterdir())
             },
-            notes=_notes(done),
+            notes=(*_notes(done), *(golden_notes(ranges, source.configs) if options.golden else ())),
         )
         (folder / NAME).write_text(manifest.to_json(), encoding="utf-8")
-    return ExportResult(Artifact(output, manifest), stages)
+    return ExportResult(Artifact(output, manifest), stages, source.bytes_read)
 
 
 def _trimmed(

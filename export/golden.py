@@ -1,7 +1,4 @@
-"""Making golden data.
-
-The block itself in float64 (streamed, one matrix at a time) and in the artifact's dtype.
-"""
+"""Golden data: the block run in float64 (streamed, one matrix at a time) and in the artifact's dtype."""
 
 from collections.abc import Sequence
 
@@ -10,6 +7,7 @@ import torch
 from torch import nn
 
 from tblock.block import ARGUMENTS
+from tblock.config import BlockConfig
 from tblock.errors import ExportError
 from tblock.export.source import Source
 from tblock.golden import GoldenCase
@@ -21,13 +19,34 @@ SHAPES = ((1, 1), (2, 7), (1, 33), (3, 16))
 """(B, S) of the golden cases before they are moved into the declared ranges: decode, odd, long, batched."""
 
 
-def golden_shapes(ranges: dict[str, Range]) -> list[tuple[int, int]]:
-    """The (B, S) of the cases for declared ranges, without repeats."""
+LONGEST = 512
+"""Tokens of the longest golden case; the float64 reference of a longer one can take minutes."""
+
+
+def golden_shapes(ranges: dict[str, Range], configs: Sequence[BlockConfig]) -> list[tuple[int, int]]:
+    """The (B, S) of the cases for declared ranges, without repeats.
+
+    Besides SHAPES: the declared optimum, and one token more than each sliding window needs to matter.
+    """
 
     def inside(size: int, letter: str) -> int:
         return min(max(size, ranges[letter].min), ranges[letter].max)
 
-    return list(dict.fromkeys((inside(b, "B"), inside(s, "S")) for b, s in SHAPES))
+    long = [ranges["S"].opt, *(c.sliding_window + 2 for c in configs if c.sliding_window)]
+    shapes = [*SHAPES, *((1, min(size, LONGEST)) for size in long)]
+    return list(dict.fromkeys((inside(b, "B"), inside(s, "S")) for b, s in shapes))
+
+
+def golden_notes(ranges: dict[str, Range], configs: Sequence[BlockConfig]) -> list[str]:
+    """What the cases judge and what they do not reach, one line each, for the manifest."""
+    longest, declared = max(s for _, s in golden_shapes(ranges, configs)), ranges["S"].max
+    notes = [f"golden data judge sequences of up to {longest} of the {declared} tokens declared"]
+    for window in sorted({c.sliding_window for c in configs if c.sliding_window}):
+        if longest <= window < declared:
+            notes.append(
+                f"golden data end before the sliding window of {window} tokens drops any: not judged"
+            )
+    return notes
 
 
 def make_golden(
@@ -45,7 +64,7 @@ def make_golden(
     Raises:
         ExportError: an input or eager's output is not finite in `dtype` (the block overflows it).
     """
-    shapes = golden_shapes(ranges)
+    shapes = golden_shapes(ranges, source.configs)
     return [_case(module, inputs, states, dtype) for states in source.hidden_states(shapes)]
 
 
@@ -70,7 +89,7 @@ def _case(module: nn.Module, inputs: Sequence[TensorSpec], states: np.ndarray, d
 def padding_mask(batch: int, seq: int) -> np.ndarray:
     """Which tokens are real, [B, S] bool.
 
-    The first row padded on the left by a quarter, the last of several on the right by a third.
+    The first row is padded on the left by a quarter, the last of several on the right by a third.
     """
     mask = np.ones((batch, seq), bool)
     mask[0, : seq // 4] = False

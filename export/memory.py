@@ -23,6 +23,16 @@ class Stage:
     peak_bytes: int | None = None
 
 
+def load_libraries() -> None:
+    """Load what torch and onnx load on first use, so that a baseline taken now has all of it."""
+    import onnxscript  # noqa: F401
+    import torch._dynamo
+    import torch._inductor.compile_fx
+    import torch.onnx._internal.exporter._core
+
+    torch.nn.functional.linear(torch.ones(2, 2), torch.ones(2, 2))
+
+
 def resident_bytes() -> int | None:
     """Resident memory of this process now (bytes)."""
     return _field("VmRSS")

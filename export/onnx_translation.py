@@ -1,7 +1,4 @@
-"""How torch.onnx writes the contract's ops.
-
-Fused ones as one `tblock` node, rope and attention in standard operators.
-"""
+"""How torch.onnx writes the contract's ops: fused ones as `tblock` nodes, the others as standard ones."""
 
 from collections.abc import Callable
 from typing import Any

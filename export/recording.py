@@ -1,7 +1,4 @@
-"""Adding to an artifact that is already there.
-
-A rebuilt engine or a verdict, in its manifest, in one replace.
-"""
+"""Adding a rebuilt engine or a verdict to the manifest of an artifact that is already there."""
 
 import dataclasses
 from pathlib import Path

@@ -1,7 +1,4 @@
-"""Where an export's blocks and golden inputs come from.
-
-A config with seeded weights, a module, or a checkpoint.
-"""
+"""Where an export's blocks and golden inputs come from: seeded weights, a module or a checkpoint."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -26,6 +23,11 @@ class Source(Protocol):
     configs: tuple[BlockConfig, ...]
     description: dict[str, Any]
 
+    @property
+    def bytes_read(self) -> int | None:
+        """Tensor data read so far, where a checkpoint is read."""
+        ...
+
     def module(self, dtype: torch.dtype) -> nn.Module:
         """Block (one layer) or Stack (several), filled with weights rounded to `dtype`."""
         ...
@@ -37,6 +39,8 @@ class Source(Protocol):
 
 class ConfigSource:
     """Blocks of one config with seeded weights; inputs like the embedding's output at init."""
+
+    bytes_read = None
 
     def __init__(self, config: BlockConfig, *, layers: range, description: dict[str, Any]) -> None:
         self.configs = (config,) * len(layers)
@@ -57,6 +61,8 @@ class ConfigSource:
 
 class ModuleSource:
     """A Block or Stack of the caller's, with its weights."""
+
+    bytes_read = None
 
     def __init__(self, given: Block | Stack) -> None:
         blocks = [given] if isinstance(given, Block) else list(given.layers)
@@ -83,9 +89,9 @@ class ModuleSource:
 
 
 class CheckpointSource:
-    """Layers of a trained model.
+    """Layers of a trained model; inputs like those they really see.
 
-    Inputs are a fixed token sequence's embedding run through the layers before.
+    Golden inputs are a fixed token sequence's embedding run through the layers before.
     """
 
     def __init__(self, checkpoint: Checkpoint, *, layers: range) -> None:
@@ -98,6 +104,11 @@ class CheckpointSource:
             "family": checkpoint.family,
             "layers": [layers.start, layers.stop],
         }
+
+    @property
+    def bytes_read(self) -> int:
+        """As the protocol says; golden data of layer N also reads layers 0 .. N - 1."""
+        return self.checkpoint.bytes_read
 
     def module(self, dtype: torch.dtype) -> nn.Module:
         module = _empty(self.configs)

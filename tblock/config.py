@@ -257,6 +257,8 @@ _CHOICES = {
     "ffn": FeedForward,
     "router": Router,
 }
+_LLAMA3 = ("rope_low_freq_factor", "rope_high_freq_factor")
+_YARN = ("rope_beta_fast", "rope_beta_slow")
 _FILLED = (
     "num_kv_heads",
     "head_dim",
@@ -296,6 +298,14 @@ def _positive(c: BlockConfig, *names: str) -> None:
             raise ConfigError(f"{name}={getattr(c, name)}: must be above 0")
 
 
+def _unused(c: BlockConfig, needs: str, *names: str) -> None:
+    """Refuse fields that were set but that nothing would read."""
+    defaults = {f.name: f.default for f in dataclasses.fields(c)}
+    for name in names:
+        if getattr(c, name) != defaults[name]:
+            raise ConfigError(f"{name}={getattr(c, name)!r}: needs {needs}")
+
+
 def _check_attention(c: BlockConfig) -> None:
     _positive(c, "num_kv_heads", "head_dim", "attn_scale")
     if c.num_heads % c.num_kv_heads:
@@ -318,10 +328,24 @@ def _check_norm(c: BlockConfig) -> None:
 
 def _check_rope(c: BlockConfig) -> None:
     if not c.rope:
-        given = [n for n in ("rope_dim", "rope_scaling") if getattr(c, n) not in (0, "none")]
-        if given:
-            raise ConfigError(f"{given[0]}={getattr(c, given[0])!r}: needs rope=True")
+        if c.rope_dim:
+            raise ConfigError(f"rope_dim={c.rope_dim}: needs rope=True")
+        _unused(c, "rope=True", "rope_base", "rope_layout", "rope_scaling", "rope_factor", *_LLAMA3, *_YARN)
         return
+    if c.rope_scaling not in ("llama3", "yarn"):
+        _unused(c, "rope_scaling='llama3' or 'yarn'", "rope_original_max_position")
+    if c.rope_scaling != "llama3":
+        _unused(c, "rope_scaling='llama3'", *_LLAMA3)
+    if c.rope_scaling != "yarn":
+        _unused(c, "rope_scaling='yarn'", *_YARN)
+        if c.rope_attention_factor != 1.0:
+            raise ConfigError(f"rope_attention_factor={c.rope_attention_factor}: needs rope_scaling='yarn'")
+    elif c.rope_base <= 1.0:
+        raise ConfigError(f"rope_base={c.rope_base}: must be above 1 for rope_scaling='yarn'")
+    if c.rope_dim == c.head_dim and c.head_dim % 2:
+        raise ConfigError(
+            f"head_dim={c.head_dim}: RoPE rotates pairs; make it even, or give an even rope_dim"
+        )
     if c.rope_dim % 2 or not 0 < c.rope_dim <= c.head_dim:
         raise ConfigError(f"rope_dim={c.rope_dim}: must be even, above 0 and at most head_dim={c.head_dim}")
     _positive(c, "rope_base", "rope_attention_factor")
@@ -354,6 +378,7 @@ def _check_ffn(c: BlockConfig) -> None:
         if getattr(c, name) < 0:
             raise ConfigError(f"{name}={getattr(c, name)}: must be 0 or more")
     if c.num_experts == 0:
+        _unused(c, "num_experts", "router", "router_normalized")
         for name in ("experts_per_token", "shared_ffn_dim"):
             if getattr(c, name):
                 raise ConfigError(f"{name}={getattr(c, name)}: needs num_experts")

@@ -18,7 +18,7 @@ def parameter_count(c: BlockConfig, *, active: bool = False) -> int:
     attention += c.q_bias * q_dim + (c.k_bias + c.v_bias) * kv_dim + c.out_bias * c.dim
     per_norm = 2 if c.norm_bias else 1
     if c.qk_norm == "head":
-        attention += per_norm * 2 * (c.head_dim or 0)
+        attention += per_norm * 2 * c.head_dim
     elif c.qk_norm == "full":
         attention += per_norm * (q_dim + kv_dim)
     norms = {"pre": 2, "post": 2, "inner_post": 2, "sandwich": 4}[c.norm_position] - (
@@ -28,7 +28,7 @@ def parameter_count(c: BlockConfig, *, active: bool = False) -> int:
 
 
 def _ffn_parameters(c: BlockConfig, active: bool) -> int:
-    hidden, matrices = c.ffn_dim or 0, 3 if c.gated else 2
+    hidden, matrices = c.ffn_dim, 3 if c.gated else 2
     biases = c.ffn_bias * ((matrices - 1) * hidden + c.dim)
     if not c.num_experts:
         return matrices * c.dim * hidden + biases
@@ -50,7 +50,7 @@ def flop_count(c: BlockConfig, *, batch: int, seq: int, past: int = 0) -> int:
         FLOPs.
     """
     matrices = 3 if c.gated else 2
-    experts = c.experts_per_token * (c.ffn_dim or 0) + c.shared_ffn_dim if c.num_experts else c.ffn_dim or 0
+    experts = c.experts_per_token * c.ffn_dim + c.shared_ffn_dim if c.num_experts else c.ffn_dim
     per_token = c.dim * (2 * c.q_dim + 2 * c.kv_dim) + matrices * c.dim * experts + c.dim * c.num_experts
     if c.causal:
         window = c.sliding_window or past + seq

@@ -12,6 +12,9 @@ from tblock.config import BlockConfig
 from tblock.ffn import FeedForward
 from tblock.linear import Linear, widened
 
+SMALLEST_SUM = 1e-20
+"""Sigmoid scores can all round to 0; a token without any then gets nothing from the experts, and no NaN."""
+
 
 class MixtureOfExperts(nn.Module):
     """sum over the top-k experts e of w_e(x) * ffn_e(x), plus a shared expert.
@@ -50,5 +53,6 @@ class MixtureOfExperts(nn.Module):
         scores_BSN = logits_BSN.softmax(-1) if c.router == "softmax" else logits_BSN.sigmoid()
         top_BSk, index_BSk = scores_BSN.topk(c.experts_per_token, dim=-1)
         if c.router_normalized:
-            top_BSk = top_BSk / top_BSk.sum(-1, keepdim=True)
+            total_BS1 = top_BSk.sum(-1, keepdim=True)
+            top_BSk = top_BSk / (total_BS1.clamp_min(SMALLEST_SUM) if c.router == "sigmoid" else total_BS1)
         return torch.zeros_like(scores_BSN).scatter(-1, index_BSk, top_BSk)

@@ -18,7 +18,7 @@ def inverse_frequencies(config: BlockConfig) -> NDArray[np.float64]:
     Returns:
         [R/2] float64.
     """
-    width = config.rope_dim or 0
+    width = config.rope_dim
     plain = config.rope_base ** (-np.arange(0, width, 2, dtype=np.float64) / width)
     if config.rope_scaling == "linear":
         return plain / config.rope_factor
@@ -57,7 +57,7 @@ def _llama3(config: BlockConfig, plain: NDArray[np.float64]) -> NDArray[np.float
 
 
 def _yarn(config: BlockConfig, plain: NDArray[np.float64]) -> NDArray[np.float64]:
-    width, old = config.rope_dim or 0, float(config.rope_original_max_position or 0)
+    width, old = config.rope_dim, float(config.rope_original_max_position or 0)
 
     def pair_with(turns: float) -> float:
         return width * math.log(old / (turns * 2 * math.pi)) / (2 * math.log(config.rope_base))

@@ -1,7 +1,4 @@
-"""The cos and sin tables of RoPE as a module.
-
-Built in float64, held in float32 whatever dtype the block is cast to.
-"""
+"""The cos and sin tables of RoPE as a module: built in float64, held in float32 in every block."""
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +12,7 @@ class RopeTable(nn.Module):
     """Rows of cos and sin for each position.
 
     The tables are not weights: they follow from the config, are in no state dict, and `.half()` leaves them
-        alone.
+    alone.
     """
 
     cos: Tensor

@@ -5,6 +5,7 @@ process loads TensorRT.
 """
 
 import os
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from tblock.errors import ArtifactError, ConfigError
 from tblock.export.engine import child as engine_child
 from tblock.export.engine import package as engine_package
 from tblock.export.engine import profiles as engine_profiles
-from tblock.export.engine.choice import Build, Judge, Trial, choose_fusion
+from tblock.export.engine.choice import Build, Judge, Trial, choose_fusion, install
 from tblock.export.engine.onnx import read_onnx
 from tblock.export.engine.options import EngineOptions, Flavour, Profile
 from tblock.export.engine.report import EngineReport
@@ -45,20 +46,24 @@ def build_engine(
     Raises:
         RuntimeUnavailable: the package, or the GPU it needs, is not there.
         ArtifactError: the ONNX file is missing or damaged.
-        ConfigError: a profile or option that makes no sense.
+        ConfigError: a profile or option that makes no sense, a path that cannot be written, a plugin library
+            that is not there.
         ExportError: the parser or builder refused, crashed or hung.
     """
     options = options or EngineOptions()
     found = engine_package.require(flavour)
+    library = options.plugin_library
+    if library and not Path(library).is_file():
+        raise ConfigError(f"--plugin-library {library}: no such file; tblock plugin build makes one")
     facts = read_onnx(Path(onnx))
     engine_profiles.check_profiles(profiles, facts.inputs, manifest)
-    if not output.parent.is_dir():
-        raise ConfigError(f"{output}: no such folder {output.parent}")
+    _check_output(output)
     build = Build(facts, output, flavour, tuple(profiles), options)
     if not found.plugins:
         if options.fusion == "plugin":
             engine_package.check_options(found, options, None)
-        return build.run("native", f"{found.title} has no plugin layers, only native exists")
+        unused = f"; --plugin-library {library} is unused" if library else ""
+        return build.run("native", f"{found.title} has no plugin layers, only native exists{unused}")
     return choose_fusion(build, judge)
 
 
@@ -116,21 +121,38 @@ def refit_engine(engine: Path, onnx: Path, output: Path, *, flavour: Flavour, ti
     Raises:
         RuntimeUnavailable: the package, or the GPU it needs, is not there.
         ArtifactError: the engine or the ONNX file is missing or damaged.
+        ConfigError: the output's path cannot be written.
         ExportError: they do not belong together, or the child crashed or hung.
     """
     found = engine_package.require(flavour)
     if not engine.is_file():
         raise ArtifactError(f"{engine}: no such engine")
     facts = read_onnx(onnx)
+    _check_output(output)
     partial = output.with_name(f".{output.name}.{os.getpid()}.part")
     paths = {"engine": engine, "onnx": facts.path, "output": partial}
     request = {"action": "refit", "flavour": flavour, **{n: str(p.resolve()) for n, p in paths.items()}}
     try:
         answer = engine_child.ask(request, title=found.flavour, timeout=timeout, progress=True)
-        os.replace(partial, output)
+        install(partial, output)
     finally:
         partial.unlink(missing_ok=True)
     return int(answer["bytes"])
+
+
+def _check_output(output: Path) -> None:
+    """Refuse, before minutes of building, a path that no file can be renamed to."""
+    if not output.parent.is_dir():
+        raise ConfigError(f"{output}: no such folder {output.parent}")
+    if output.is_dir():
+        raise ConfigError(f"{output}: is a folder, wanted a path for the engine")
+    try:
+        # Permission bits say too little: /proc and read-only mounts look writable to root.
+        tempfile.TemporaryFile(dir=output.parent).close()
+    except OSError as error:
+        raise ConfigError(
+            f"{output}: the folder {output.parent} cannot be written ({error.strerror})"
+        ) from error
 
 
 def _listed(given: str | Sequence[str] | None) -> list[str]:

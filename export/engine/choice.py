@@ -25,16 +25,19 @@ class Trial:
         correct: within the float64 budget on the golden data.
         milliseconds: median latency of the block at the profile's optimum.
         detail: one line for the report.
+        judged: False where nothing could be compared, such as without golden data: then `correct` says
+            nothing.
     """
 
     correct: bool
     milliseconds: float
     detail: str
+    judged: bool = True
 
 
-Judge = Callable[[Path], Trial]
-"""Runs an engine file: the runtimes room does, and the caller hands it in, so that this room need not know
-it."""
+Judge = Callable[[Path, EngineReport], Trial]
+"""Runs an engine file, of which the report tells what it is: the runtimes room does, and the caller hands it
+in, so that this room need not know it."""
 
 
 @dataclass(frozen=True)
@@ -90,10 +93,22 @@ class Build:
             answer = engine_child.ask(
                 request, title=self.flavour, timeout=self.options.timeout, progress=self.options.progress
             )
-            os.replace(partial, target)
+            install(partial, target)
         finally:
             partial.unlink(missing_ok=True)
         return replace(EngineReport.from_dict(answer["report"]), file=target.name)
+
+
+def install(fresh: Path, target: Path) -> None:
+    """Rename a whole new engine to its path.
+
+    Raises:
+        ExportError: that failed; the file at the path is then as it was.
+    """
+    try:
+        os.replace(fresh, target)
+    except OSError as error:
+        raise ExportError(f"{target}: the engine cannot be put there: {error.strerror}") from error
 
 
 def choose_fusion(build: Build, judge: Judge | None) -> EngineReport:
@@ -111,12 +126,12 @@ def choose_fusion(build: Build, judge: Judge | None) -> EngineReport:
     if wanted == "native":
         return build.run("native", "asked for; the plugin library is not loaded")
     library = Path(build.options.plugin_library) if build.options.plugin_library else default_library()
-    if library is None or not library.is_file():
-        what = f"{library}: no such file" if library else "no plugin library found"
+    if library is None:
         if wanted == "plugin":
-            raise ExportError(f"--fusion plugin: {what}; tblock plugin build makes one")
+            raise ExportError("--fusion plugin: no plugin library found; tblock plugin build makes one")
         return build.run(
-            "native", f"auto: {what}, so only native could be built (tblock plugin build makes one)"
+            "native",
+            "auto: no plugin library found, so only native could be built (tblock plugin build makes one)",
         )
     if wanted == "plugin":
         return build.run("plugin", "asked for", library)
@@ -129,7 +144,8 @@ def choose_fusion(build: Build, judge: Judge | None) -> EngineReport:
 
 
 def _faster(build: Build, library: Path, judge: Judge) -> EngineReport:
-    """Build both, run both inside the whole block, keep the faster correct one."""
+    """Build both, run both inside the whole block, keep the faster correct one; native where the judge cannot
+    judge."""
     reports: dict[str, EngineReport] = {}
     trials: dict[str, Trial] = {}
     paths = {f: build.output.with_name(f".{f}.{build.output.name}") for f in ("native", "plugin")}
@@ -138,16 +154,20 @@ def _faster(build: Build, library: Path, judge: Judge) -> EngineReport:
             try:
                 used = library if fusion == "plugin" else None
                 reports[fusion] = build.run(fusion, "auto", used, path)
-                trials[fusion] = judge(path)
+                trials[fusion] = judge(path, reports[fusion])
             except TblockError as error:
                 # One way that fails leaves the other: the report carries the reason.
                 trials[fusion] = Trial(False, math.nan, str(error))
+            if fusion == "native" and not trials[fusion].judged:
+                install(path, build.output)
+                reason = f"auto: native kept, nothing could be compared: {trials[fusion].detail}"
+                return replace(reports[fusion], file=build.output.name, fusion_reason=reason)
         correct = [fusion for fusion in paths if trials[fusion].correct]
         if not correct:
             details = "; ".join(f"{fusion}: {trial.detail}" for fusion, trial in trials.items())
             raise ExportError(f"--fusion auto: no engine is right on the golden data: {details}")
         kept = min(correct, key=lambda fusion: trials[fusion].milliseconds)
-        os.replace(paths[kept], build.output)
+        install(paths[kept], build.output)
     finally:
         for path in paths.values():
             path.unlink(missing_ok=True)
@@ -171,5 +191,5 @@ def _reason(kept: str, trials: dict[str, Trial]) -> str:
 
 
 def _entry(trial: Trial) -> dict[str, Any]:
-    milliseconds = None if math.isnan(trial.milliseconds) else trial.milliseconds
+    milliseconds = trial.milliseconds if math.isfinite(trial.milliseconds) else None
     return {"correct": trial.correct, "milliseconds": milliseconds, "detail": trial.detail}

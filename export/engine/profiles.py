@@ -49,11 +49,11 @@ def from_flags(minima: Sequence[str], optima: Sequence[str], maxima: Sequence[st
     """Profiles from trtexec's three flags, each given once per profile.
 
     Args:
-        minima, optima, maxima: texts of `--minShapes`, `--optShapes`, `--maxShapes`. A flag that is not given
-            at all takes the optimum's shapes, or where that is missing too the maximum's, as trtexec does.
+        minima, optima, maxima: texts of `--minShapes`, `--optShapes`, `--maxShapes`. `--optShapes` alone is a
+            fixed shape, as with trtexec; otherwise all three are needed.
 
     Raises:
-        ConfigError: the flags are given a different number of times, or name different inputs.
+        ConfigError: the flags are given a different number of times, or an input has a shape in only some.
     """
     given = {"--minShapes": minima, "--optShapes": optima, "--maxShapes": maxima}
     counts = {flag: len(texts) for flag, texts in given.items() if texts}
@@ -61,13 +61,17 @@ def from_flags(minima: Sequence[str], optima: Sequence[str], maxima: Sequence[st
         raise ConfigError(
             ", ".join(f"{flag} {n} times" for flag, n in counts.items()) + ": give each once per profile"
         )
-    fallback = next((given[f] for f in ("--optShapes", "--maxShapes", "--minShapes") if given[f]), [])
+    if list(counts) == ["--optShapes"]:
+        given = dict.fromkeys(given, optima)
     profiles: list[Profile] = []
-    for index in range(len(fallback)):
-        ends = [parse_shapes((texts or fallback)[index], flag) for flag, texts in given.items()]
+    for index in range(max(counts.values(), default=0)):
+        ends = [parse_shapes(texts[index], flag) if texts else {} for flag, texts in given.items()]
         for flag, shapes in zip(given, ends, strict=True):
             for name in sorted(set().union(*ends) - set(shapes)):
-                raise ConfigError(f"{flag}: no shape for input {name}, the other flags have one")
+                raise ConfigError(
+                    f"input {name}: {flag} is missing; give all of {', '.join(given)}, "
+                    "or --optShapes alone for a fixed shape"
+                )
         profiles.append({name: (ends[0][name], ends[1][name], ends[2][name]) for name in ends[0]})
     return profiles
 

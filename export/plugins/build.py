@@ -13,11 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import tblock
-from tblock.errors import ExportError, RuntimeUnavailable
+from tblock.errors import ConfigError, ExportError, RuntimeUnavailable
 from tblock.export.plugins import library
 from tblock.export.plugins.headers import find_headers
 
 _CXX_VARIABLE = "CXX"
+
+ARCHITECTURES = (80, 86, 87, 89, 90, 100, 103, 120, 121)
+"""What `cubins` may name: those that `aot` has a PTX version for; here because `aot` imports triton."""
 
 
 def build(
@@ -39,13 +42,18 @@ def build(
         Path of the library.
 
     Raises:
+        ConfigError: an architecture without kernels, or an output that cannot be written.
         RuntimeUnavailable: triton, cmake, a C++ compiler or the TensorRT headers are missing.
         ExportError: a step failed.
     """
+    _check_cubins(cubins)
     cached = library.cached_path()
+    if output is not None:
+        _check_output(output)
     if not force and cached.is_file() and library.read_table(cached)["cubins"] == sorted(cubins):
         report(f"cached: {cached}")
         return cached if output is None else _install(cached, output)
+    _check_output(output or cached)
     check_tools()
     headers, tensorrt = find_headers()
     report(f"TensorRT {tensorrt} headers: {headers}")
@@ -152,16 +160,40 @@ def _run(command: list[str], step: str) -> None:
         raise ExportError(f"plugin library: {step} failed: " + " | ".join(lines[first:][:5])[:1500])
 
 
+def _check_cubins(cubins: tuple[int, ...]) -> None:
+    for arch in cubins:
+        if arch not in ARCHITECTURES:
+            lowest = ARCHITECTURES[0]
+            why = f"below sm_{lowest}, which the kernels need" if arch < lowest else "no such architecture"
+            raise ConfigError(f"--cubins {arch}: {why}; known: {', '.join(map(str, ARCHITECTURES))}")
+
+
+def _check_output(target: Path) -> None:
+    """Create the folder and refuse, before minutes of building, one that no file can be put into."""
+    if target.is_dir():
+        raise ConfigError(f"{target}: is a folder, wanted a path for the library")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # Permission bits say too little: /proc and read-only mounts look writable to root.
+        tempfile.TemporaryFile(dir=target.parent).close()
+    except OSError as error:
+        raise ConfigError(
+            f"{target}: the folder {target.parent} cannot be written ({error.strerror})"
+        ) from error
+
+
 def _install(source: Path, target: Path) -> Path:
     """Copy beside the target and rename, so that no reader ever sees half a library."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    handle, staged = tempfile.mkstemp(dir=target.parent, prefix=".tblock-plugin-")
-    os.close(handle)
+    staged = None
     try:
+        handle, staged = tempfile.mkstemp(dir=target.parent, prefix=".tblock-plugin-")
+        os.close(handle)
         shutil.copyfile(source, staged)
         os.chmod(staged, 0o755)
         os.replace(staged, target)
-    except BaseException:
-        Path(staged).unlink(missing_ok=True)
-        raise
+    except OSError as error:
+        raise ExportError(f"{target}: the plugin library cannot be put there: {error.strerror}") from error
+    finally:
+        if staged is not None:
+            Path(staged).unlink(missing_ok=True)
     return target

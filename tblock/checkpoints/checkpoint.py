@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tblock.checkpoints.family import Embedding, Family, Rule
+from tblock.checkpoints.family import Family, Rule
 from tblock.checkpoints.fields import Fields
 from tblock.checkpoints.shapes import parameter_shapes
 from tblock.checkpoints.source import TensorSource, require_finite
@@ -20,6 +20,8 @@ from tblock.errors import ConfigError
 
 _OLD_KINDS = {"gamma": "weight", "beta": "bias"}
 """How the first BERT checkpoints (bert-base-uncased among them) call LayerNorm's parameters."""
+
+_WITHOUT_EMBEDDING = "golden data starts at the embedding: give the whole checkpoint, or --no-golden"
 
 
 class Checkpoint:
@@ -41,7 +43,7 @@ class Checkpoint:
             ConfigError: no tensor stands where the family's layers do.
         """
         self.path: Path = source.path
-        self.num_layers: int = fields.integer(family.depth)
+        self.num_layers: int = fields.count(family.depth)
         self._family, self.fields, self.source = family, fields, source
         roots = [(prefix, f"{prefix}{path}.") for prefix in family.prefixes for path in family.layers]
         found = [(p, root) for p, root in roots if any(name.startswith(root) for name in source.names())]
@@ -68,7 +70,7 @@ class Checkpoint:
     def vocab_size(self) -> int | None:
         """Rows of the token table; None where the family has no tokens (images, sound)."""
         spec = self._family.embedding
-        return None if spec is None else self.source.shape(self._existing(spec.tokens))[0]
+        return None if spec is None else self.source.shape(self._embedding_tensor(spec.tokens))[0]
 
     @property
     def bytes_read(self) -> int:
@@ -106,8 +108,7 @@ class Checkpoint:
         plan = self._plan(layer, config, wanted)
         weights: dict[str, np.ndarray] = {}
         for name, (rule, targets) in plan.items():
-            array = self.source.read(name)
-            require_finite(array, f"{self.path}: tensor {name}")
+            array = self._finite(name, self.source.read(name))
             try:
                 parts = rule.take(array, config)
                 good = [p.shape for p in parts] == [wanted[t] for t in targets]
@@ -128,6 +129,21 @@ class Checkpoint:
         names = [n for n in self._by_layer.get(layer, []) if not any(re.fullmatch(p, n) for p in buffers)]
         return [f"{self.layer_root}{layer}.{n}" for n in names]
 
+    def require_embedding(self) -> None:
+        """Check that what `embed` needs is there and as wide as the block; no data is read.
+
+        Raises:
+            ConfigError: a tensor is missing or has another shape.
+        """
+        spec = self._family.embedding
+        if spec is None:
+            return
+        for name in (spec.tokens, spec.positions, spec.token_types):
+            if name is not None:
+                self._embedding_tensor(name)
+        if spec.norm is not None:
+            self._embedding_norm(spec.norm)
+
     def embed(self, token_ids: Sequence[int]) -> np.ndarray:
         """What layer 0 sees: token rows plus what the family adds (scale, positions from 0, embedding norm).
 
@@ -138,7 +154,8 @@ class Checkpoint:
             [S, D] float32.
 
         Raises:
-            ConfigError: the family has no tokens, an id or position is out of range, or a tensor is missing.
+            ConfigError: the family has no tokens, an id or position is out of range, or a tensor is missing,
+                has another shape or holds NaN or Inf.
         """
         spec = self._family.embedding
         if spec is None:
@@ -150,13 +167,10 @@ class Checkpoint:
             x_SD = x_SD + self._rows(spec.positions, [i + offset for i in range(len(ids))])
         if spec.token_types is not None:
             x_SD = x_SD + self._rows(spec.token_types, [0])
-        return x_SD if spec.norm is None else self._normalized(x_SD, spec)
+        return x_SD if spec.norm is None else self._normalized(x_SD, spec.norm)
 
-    def _normalized(self, x_SD: np.ndarray, spec: Embedding) -> np.ndarray:
-        weight, bias = (
-            self.source.read(self._existing(*(f"{spec.norm}.{k}" for k in kinds)))
-            for kinds in (("weight", "gamma"), ("bias", "beta"))
-        )
+    def _normalized(self, x_SD: np.ndarray, norm: str) -> np.ndarray:
+        weight, bias = (self._finite(name, self.source.read(name)) for name in self._embedding_norm(norm))
         eps = self.config(0).norm_eps
         wide = x_SD.astype(np.float64)
         centred = wide - wide.mean(-1, keepdims=True)
@@ -164,20 +178,38 @@ class Checkpoint:
         return (y * weight + bias).astype(np.float32)
 
     def _rows(self, name: str, rows: list[int]) -> np.ndarray:
-        name = self._existing(name)
+        name = self._embedding_tensor(name)
         count = self.source.shape(name)[0]
         for row in rows:
             if not 0 <= row < count:
                 raise ConfigError(
                     f"{self.path}: row {row} of {name} is out of range, wanted 0 to {count - 1}"
                 )
-        return self.source.read_rows(name, rows).astype(np.float32)
+        return self._finite(name, self.source.read_rows(name, rows)).astype(np.float32)
 
-    def _existing(self, *spellings: str) -> str:
-        for name in spellings:
-            if self.prefix + name in self.source.names():
-                return self.prefix + name
-        raise ConfigError(f"{self.path}: tensor {self.prefix}{spellings[0]} is missing")
+    def _finite(self, name: str, array: np.ndarray) -> np.ndarray:
+        require_finite(array, f"{self.path}: tensor {name}")
+        return array
+
+    def _embedding_norm(self, norm: str) -> list[str]:
+        """Names of its weight and bias."""
+        return [
+            self._embedding_tensor(*(f"{norm}.{kind}" for kind in kinds), rank=1)
+            for kinds in (("weight", "gamma"), ("bias", "beta"))
+        ]
+
+    def _embedding_tensor(self, *spellings: str, rank: int = 2) -> str:
+        """The first of these names that the file has, checked to be [rows, D] or, of rank 1, [D]."""
+        names = [self.prefix + name for name in spellings]
+        name = next((name for name in names if name in self.source.names()), None)
+        if name is None:
+            raise ConfigError(f"{self.path}: tensor {names[0]} is missing; {_WITHOUT_EMBEDDING}")
+        shape, dim = self.source.shape(name), self.config(0).dim
+        if len(shape) != rank or shape[-1] != dim:
+            wanted = f"[rows, {dim}]" if rank == 2 else f"[{dim}]"
+            got = f"tensor {name} has shape {list(shape)}, wanted {wanted}"
+            raise ConfigError(f"{self.path}: {got}; {_WITHOUT_EMBEDDING}")
+        return name
 
     def _check_layer(self, layer: int) -> None:
         if not 0 <= layer < self.num_layers:

@@ -5,10 +5,9 @@ Sources: each family's config.json and modeling file in transformers; proven aga
 
 from typing import Any
 
-from tblock.checkpoints.family import Embedding, Family, rules
+from tblock.checkpoints.family import ALL_BIASES, Embedding, Family, rules
 from tblock.checkpoints.fields import Fields
 
-_ALL_BIASES = {"q_bias": True, "k_bias": True, "v_bias": True, "out_bias": True, "ffn_bias": True}
 _ENCODER = {"norm": "layernorm", "causal": False, "rope": False}
 
 
@@ -17,42 +16,52 @@ def _bert(fields: Fields, layer: int) -> dict[str, Any]:
         "bert", is_decoder=(False,), add_cross_attention=(False,), position_embedding_type=("absolute",)
     )
     return {
-        "dim": fields.integer("hidden_size"),
-        "num_heads": fields.integer("num_attention_heads"),
+        "dim": fields.count("hidden_size"),
+        "num_heads": fields.count("num_attention_heads"),
         "max_position": fields.integer("max_position_embeddings", 512),
         "norm_position": "post",
         "norm_eps": fields.number("layer_norm_eps", 1e-12),
         "ffn": fields.activation("hidden_act", "gelu"),
         "ffn_dim": fields.integer("intermediate_size"),
         **_ENCODER,
-        **_ALL_BIASES,
+        **ALL_BIASES,
     }
+
+
+def _first_position(fields: Fields) -> int:
+    """RoBERTa counts positions from the padding token's id plus one; its table holds the rows below too."""
+    return fields.integer("pad_token_id", 1) + 1
+
+
+def _roberta(fields: Fields, layer: int) -> dict[str, Any]:
+    config = _bert(fields, layer)
+    return config | {"max_position": config["max_position"] - _first_position(fields)}
 
 
 def _distilbert(fields: Fields, layer: int) -> dict[str, Any]:
     return {
         "dim": fields.integer("dim"),
-        "num_heads": fields.integer("n_heads"),
+        "num_heads": fields.count("n_heads"),
         "max_position": fields.integer("max_position_embeddings", 512),
         "norm_position": "post",
         "norm_eps": 1e-12,
         "ffn": fields.activation("activation", "gelu"),
         "ffn_dim": fields.integer("hidden_dim"),
         **_ENCODER,
-        **_ALL_BIASES,
+        **ALL_BIASES,
     }
 
 
 def _vit(fields: Fields, layer: int) -> dict[str, Any]:
     qkv_bias = fields.flag("qkv_bias", True)
     return {
-        "dim": fields.integer("hidden_size"),
-        "num_heads": fields.integer("num_attention_heads"),
+        "dim": fields.count("hidden_size"),
+        "num_heads": fields.count("num_attention_heads"),
         "norm_eps": fields.number("layer_norm_eps", 1e-12),
         "ffn": fields.activation("hidden_act", "gelu"),
         "ffn_dim": fields.integer("intermediate_size"),
         **_ENCODER,
-        **_ALL_BIASES,
+        **ALL_BIASES,
         **{f"{name}_bias": qkv_bias for name in ("q", "k", "v")},
     }
 
@@ -60,13 +69,13 @@ def _vit(fields: Fields, layer: int) -> dict[str, Any]:
 def _whisper(fields: Fields, layer: int) -> dict[str, Any]:
     return {
         "dim": fields.integer("d_model"),
-        "num_heads": fields.integer("encoder_attention_heads"),
+        "num_heads": fields.count("encoder_attention_heads"),
         "max_position": fields.integer("max_source_positions", 1500),
         "norm_eps": 1e-5,
         "ffn": fields.activation("activation_function", "gelu"),
         "ffn_dim": fields.integer("encoder_ffn_dim"),
         **_ENCODER,
-        **_ALL_BIASES,
+        **ALL_BIASES,
         "k_bias": False,
     }
 
@@ -152,10 +161,9 @@ ROWS: tuple[Family, ...] = (
         name="roberta",
         prefixes=("roberta.", ""),
         layers=("encoder.layer",),
-        config=_bert,
+        config=_roberta,
         rules=_BERT_RULES,
-        # RoBERTa counts positions from the padding token's id plus one.
-        embedding=_embedding(lambda fields: fields.integer("pad_token_id", 1) + 1, _SEGMENTS),
+        embedding=_embedding(_first_position, _SEGMENTS),
     ),
     Family(
         name="distilbert",

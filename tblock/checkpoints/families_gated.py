@@ -42,18 +42,18 @@ _LAYERS = ("layers",)
 _BUFFERS = (r"self_attn\.rotary_emb\.inv_freq",)
 _TOKENS = Embedding(tokens="embed_tokens.weight")
 _SCALED_TOKENS = Embedding(
-    tokens="embed_tokens.weight", scale=lambda fields: fields.integer("hidden_size") ** 0.5
+    tokens="embed_tokens.weight", scale=lambda fields: fields.count("hidden_size") ** 0.5
 )
 
 
 def _decoder(fields: Fields, *, eps: float, head_dim: int | None = None, ffn: str = "silu") -> dict[str, Any]:
     """What every row here has in common; `head_dim` None: D / H unless the settings say otherwise."""
-    dim, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
-    head_dim = fields.integer("head_dim", head_dim or dim // heads)
+    dim, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
+    head_dim = fields.count("head_dim", head_dim or dim // heads)
     return {
         "dim": dim,
         "num_heads": heads,
-        "num_kv_heads": fields.integer("num_key_value_heads", heads),
+        "num_kv_heads": fields.count("num_key_value_heads", heads),
         "head_dim": head_dim,
         "max_position": fields.integer("max_position_embeddings"),
         "norm_eps": fields.number("rms_norm_eps", eps),
@@ -73,10 +73,6 @@ def _rope(
     return rope_fields(fields, head_dim=common["head_dim"], base=base, layer_type=layer_type)
 
 
-def _window(value: Any) -> int | None:
-    return None if value is None else int(value)
-
-
 def _llama(fields: Fields, layer: int) -> dict[str, Any]:
     common = _decoder(fields, eps=1e-6)
     return common | _rope(fields, common) | _biases(fields) | {"ffn_bias": fields.flag("mlp_bias", False)}
@@ -85,9 +81,7 @@ def _llama(fields: Fields, layer: int) -> dict[str, Any]:
 def _mistral(fields: Fields, layer: int) -> dict[str, Any]:
     common = _decoder(fields, eps=1e-6)
     fields.refuse("mistral", layer_types=())
-    return (
-        common | _rope(fields, common) | {"sliding_window": _window(fields.nullable("sliding_window", 4096))}
-    )
+    return common | _rope(fields, common) | {"sliding_window": fields.window("sliding_window", 4096)}
 
 
 def _qwen_window(fields: Fields, layer: int) -> int | None:
@@ -96,7 +90,7 @@ def _qwen_window(fields: Fields, layer: int) -> int | None:
     if not fields.flag("use_sliding_window", False):
         return None
     sliding = layer >= fields.integer("max_window_layers", 28) if listed is None else listed
-    return _window(fields.nullable("sliding_window", 4096)) if sliding else None
+    return fields.window("sliding_window", 4096) if sliding else None
 
 
 def _qwen2(fields: Fields, layer: int) -> dict[str, Any]:
@@ -113,13 +107,11 @@ def _qwen3(fields: Fields, layer: int) -> dict[str, Any]:
 
 def _qwen3_moe(fields: Fields, layer: int) -> dict[str, Any]:
     common = _decoder(fields, eps=1e-6)
-    window = (
-        _window(fields.nullable("sliding_window", 4096)) if fields.flag("use_sliding_window", False) else None
-    )
+    window = fields.window("sliding_window", 4096) if fields.flag("use_sliding_window", False) else None
     own: dict[str, Any] = {"qk_norm": "head", "sliding_window": window}
     experts = fields.integer("num_experts", fields.integer("num_local_experts", 128))
     dense = layer in fields.items("mlp_only_layers", [])
-    if experts and not dense and (layer + 1) % fields.integer("decoder_sparse_step", 1) == 0:
+    if experts and not dense and (layer + 1) % fields.count("decoder_sparse_step", 1) == 0:
         own |= {
             "ffn_dim": fields.integer("moe_intermediate_size"),
             "num_experts": experts,
@@ -132,7 +124,7 @@ def _qwen3_moe(fields: Fields, layer: int) -> dict[str, Any]:
 def _mixtral(fields: Fields, layer: int) -> dict[str, Any]:
     common = _decoder(fields, eps=1e-5)
     own = {
-        "sliding_window": _window(fields.nullable("sliding_window", None)),
+        "sliding_window": fields.window("sliding_window", None),
         "num_experts": fields.integer("num_local_experts", fields.integer("num_experts", 8)),
         "experts_per_token": fields.integer("num_experts_per_tok", 2),
     }
@@ -147,14 +139,14 @@ def _gemma(fields: Fields, layer: int) -> dict[str, Any]:
     return common | _rope(fields, common) | _biases(fields) | own
 
 
-def _gemma_later(fields: Fields, common: dict[str, Any], sliding: bool) -> dict[str, Any]:
+def _gemma_later(fields: Fields, sliding: bool) -> dict[str, Any]:
     """Gemma 2 and 3: sandwich norms, own score scale, window on some layers."""
     return {
         "norm_weight_offset": 1.0,
         "norm_position": "sandwich",
         "ffn": fields.gated_ffn("hidden_activation", "gelu_pytorch_tanh"),
-        "attn_scale": fields.number("query_pre_attn_scalar", 256.0) ** -0.5,
-        "sliding_window": _window(fields.nullable("sliding_window", 4096)) if sliding else None,
+        "attn_scale": fields.positive("query_pre_attn_scalar", 256.0) ** -0.5,
+        "sliding_window": fields.window("sliding_window", 4096) if sliding else None,
     }
 
 
@@ -164,13 +156,13 @@ def _gemma2(fields: Fields, layer: int) -> dict[str, Any]:
     listed = fields.slides(layer)
     sliding = layer % 2 == 0 if listed is None else listed
     own = {"attn_soft_cap": fields.nullable("attn_logit_softcapping", 50.0)}
-    return common | _rope(fields, common) | _biases(fields) | _gemma_later(fields, common, sliding) | own
+    return common | _rope(fields, common) | _biases(fields) | _gemma_later(fields, sliding) | own
 
 
 def _gemma3(fields: Fields, layer: int) -> dict[str, Any]:
     fields.refuse("gemma3", use_bidirectional_attention=(False,), attn_logit_softcapping=())
     common = _decoder(fields, eps=1e-6, head_dim=256)
-    listed, pattern = fields.slides(layer), fields.integer("sliding_window_pattern", 6)
+    listed, pattern = fields.slides(layer), fields.count("sliding_window_pattern", 6)
     sliding = bool((layer + 1) % pattern) if listed is None else listed
     if "rope_parameters" in fields:
         kind = "sliding_attention" if sliding else "full_attention"
@@ -180,7 +172,7 @@ def _gemma3(fields: Fields, layer: int) -> dict[str, Any]:
     else:
         rope = _rope(fields, common, base=1e6)
     own = {"qk_norm": "head", "max_position": fields.integer("max_position_embeddings", 131072)}
-    return common | rope | _biases(fields) | _gemma_later(fields, common, sliding) | own
+    return common | rope | _biases(fields) | _gemma_later(fields, sliding) | own
 
 
 def _phi3(fields: Fields, layer: int) -> dict[str, Any]:
@@ -189,9 +181,7 @@ def _phi3(fields: Fields, layer: int) -> dict[str, Any]:
     for name in ("rope_scaling", "rope_parameters"):
         scaling = fields.sub(name)
         scaling.refuse("phi3", type=("default",), rope_type=("default",))
-    return (
-        common | _rope(fields, common) | {"sliding_window": _window(fields.nullable("sliding_window", None))}
-    )
+    return common | _rope(fields, common) | {"sliding_window": fields.window("sliding_window", None)}
 
 
 def _olmo2(fields: Fields, layer: int) -> dict[str, Any]:

@@ -26,7 +26,7 @@ _DENSE = {"ffn_gate": "ffn.gate", "ffn_up": "ffn.up", "ffn_down": "ffn.down"}
 _SANDWICH = {"post_attention_norm": "attn_out_norm", "post_ffw_norm": "ffn_out_norm"}
 _PERMUTED_QK = (
     Rule(source="attn_q", targets=("attn.q",), take=half_split(lambda c: c.num_heads)),
-    Rule(source="attn_k", targets=("attn.k",), take=half_split(lambda c: c.num_kv_heads or 0)),
+    Rule(source="attn_k", targets=("attn.k",), take=half_split(lambda c: c.num_kv_heads)),
 )
 _EXPERTS = (
     Rule(source="ffn_gate_inp", targets=("ffn.router",)),
@@ -37,8 +37,8 @@ _EXPERTS = (
 
 
 def _decoder(fields: Fields, arch: str) -> dict[str, Any]:
-    dim, heads = fields.integer(f"{arch}.embedding_length"), fields.integer(f"{arch}.attention.head_count")
-    head_dim = fields.integer(f"{arch}.attention.key_length", dim // heads)
+    dim, heads = fields.count(f"{arch}.embedding_length"), fields.count(f"{arch}.attention.head_count")
+    head_dim = fields.count(f"{arch}.attention.key_length", dim // heads)
     fields.refuse("GGUF", **{f"{arch}.rope.scaling.type": ("none",)})
     return {
         "dim": dim,
@@ -71,7 +71,7 @@ def _llama3_scaling(fields: Fields, config: dict[str, Any]) -> dict[str, Any]:
     plain = inverse_frequencies(BlockConfig.from_dict(config, where=fields.where))
     named = config | {
         "rope_scaling": "llama3",
-        "rope_factor": max(divisors),
+        "rope_factor": max(divisors, default=0.0),
         "rope_original_max_position": 8192,
     }
     scaled = inverse_frequencies(BlockConfig.from_dict(named, where=fields.where))
@@ -141,7 +141,7 @@ def _row(
 
 _TOKENS = Embedding(tokens="token_embd.weight")
 _SCALED = Embedding(
-    tokens="token_embd.weight", scale=lambda fields: fields.integer("gemma2.embedding_length") ** 0.5
+    tokens="token_embd.weight", scale=lambda fields: fields.count("gemma2.embedding_length") ** 0.5
 )
 
 ROWS: dict[str, Family] = dict(

@@ -5,18 +5,25 @@ Sources: each family's config.json and modeling file in transformers; proven aga
 
 from typing import Any
 
-from tblock.checkpoints.family import Embedding, Family, Rule, qkv_columns, qkv_per_group, rules, transposed
+from tblock.checkpoints.family import (
+    ALL_BIASES,
+    Embedding,
+    Family,
+    Rule,
+    qkv_columns,
+    qkv_per_group,
+    rules,
+    transposed,
+)
 from tblock.checkpoints.fields import Fields
 from tblock.checkpoints.rope_fields import rope_fields
 from tblock.errors import ConfigError
 
-_ALL_BIASES = {"q_bias": True, "k_bias": True, "v_bias": True, "out_bias": True, "ffn_bias": True}
-
 
 def _gpt2(fields: Fields, layer: int) -> dict[str, Any]:
     fields.refuse("gpt2", add_cross_attention=(False,))
-    dim, heads = fields.integer("n_embd"), fields.integer("n_head")
-    scale = (dim // heads) ** -0.5 if fields.flag("scale_attn_weights", True) else 1.0
+    dim, heads = fields.count("n_embd"), fields.count("n_head")
+    scale = (dim / heads) ** -0.5 if fields.flag("scale_attn_weights", True) else 1.0
     if fields.flag("scale_attn_by_inverse_layer_idx", False):
         scale /= layer + 1
     return {
@@ -29,12 +36,12 @@ def _gpt2(fields: Fields, layer: int) -> dict[str, Any]:
         "rope": False,
         "ffn": fields.activation("activation_function", "gelu_new"),
         "ffn_dim": fields.integer("n_inner", 4 * dim),
-        **_ALL_BIASES,
+        **ALL_BIASES,
     }
 
 
 def _gpt_neox(fields: Fields, layer: int) -> dict[str, Any]:
-    dim, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
+    dim, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
     attention_bias = fields.flag("attention_bias", True)
     # Pythia's config.json says rotary_pct and rotary_emb_base for what others call partial_rotary_factor and
     # rope_theta.
@@ -53,14 +60,14 @@ def _gpt_neox(fields: Fields, layer: int) -> dict[str, Any]:
         "parallel": "two_norms" if fields.flag("use_parallel_residual", True) else "none",
         "ffn": fields.activation("hidden_act", "gelu"),
         "ffn_dim": fields.integer("intermediate_size"),
-        **_ALL_BIASES,
+        **ALL_BIASES,
         **{f"{name}_bias": attention_bias for name in ("q", "k", "v", "out")},
         **rope,
     }
 
 
 def _phi(fields: Fields, layer: int) -> dict[str, Any]:
-    dim, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
+    dim, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
     return {
         "dim": dim,
         "num_heads": heads,
@@ -72,7 +79,7 @@ def _phi(fields: Fields, layer: int) -> dict[str, Any]:
         "qk_norm": "head" if fields.flag("qk_layernorm", False) else "none",
         "ffn": fields.activation("hidden_act", "gelu_new"),
         "ffn_dim": fields.integer("intermediate_size"),
-        **_ALL_BIASES,
+        **ALL_BIASES,
         **rope_fields(fields, head_dim=dim // heads, partial=0.5),
     }
 
@@ -80,7 +87,7 @@ def _phi(fields: Fields, layer: int) -> dict[str, Any]:
 def _falcon(fields: Fields, layer: int) -> dict[str, Any]:
     if fields.flag("alibi", False):
         raise ConfigError(f"{fields.where}: alibi=True: falcon is supported with rotary positions only")
-    dim, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
+    dim, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
     new, parallel = fields.flag("new_decoder_architecture", False), fields.flag("parallel_attn", True)
     if new and not parallel:
         raise ConfigError(f"{fields.where}: parallel_attn=False: needs new_decoder_architecture=False")
@@ -97,7 +104,7 @@ def _falcon(fields: Fields, layer: int) -> dict[str, Any]:
         "parallel": "none" if not parallel else "two_norms" if new and norms == 2 else "one_norm",
         "ffn": fields.activation("activation", "gelu"),
         "ffn_dim": fields.integer("ffn_hidden_size", 4 * dim),
-        **dict.fromkeys(_ALL_BIASES, bias),
+        **dict.fromkeys(ALL_BIASES, bias),
         **rope_fields(fields, head_dim=dim // heads),
     }
 

@@ -13,6 +13,9 @@ import numpy as np
 from tblock.checkpoints.fields import Fields
 from tblock.config import BlockConfig
 
+ALL_BIASES = {"q_bias": True, "k_bias": True, "v_bias": True, "out_bias": True, "ffn_bias": True}
+"""BlockConfig fields of a family whose every linear layer has a bias."""
+
 Take = Callable[[np.ndarray, BlockConfig], Sequence[np.ndarray]]
 """One stored tensor (weight [out, in] or bias [out]) to the arrays of a rule's targets, in their order."""
 
@@ -107,7 +110,7 @@ def qkv_columns(array: np.ndarray, config: BlockConfig) -> Sequence[np.ndarray]:
 
 def qkv_per_group(array: np.ndarray, config: BlockConfig) -> Sequence[np.ndarray]:
     """Rows by key/value head: its H/K query heads, then its k, then its v (GPT-NeoX with H/K = 1, Falcon)."""
-    per_group = config.num_heads // (config.num_kv_heads or 1)
+    per_group = config.num_heads // config.num_kv_heads
     groups = array.reshape(config.num_kv_heads, per_group + 2, config.head_dim, *array.shape[1:])
     parts = groups[:, :per_group], groups[:, per_group], groups[:, per_group + 1]
     return [np.ascontiguousarray(part).reshape(-1, *array.shape[1:]) for part in parts]

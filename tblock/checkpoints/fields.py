@@ -1,17 +1,21 @@
 """Reading a model's own settings (config.json, GGUF metadata), with file and key in every message."""
 
 import json
+import math
+import sys
 from pathlib import Path
 from typing import Any
 
 from tblock.errors import ConfigError
 
 _REQUIRED = object()
+_TOO_MANY = 2**31
+"""No size, head or layer of a model is counted past an int32."""
 
 _ACTIVATIONS = {
     "silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_python": "gelu", "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh", "gelu_accurate": "gelu_tanh", "relu": "relu",
-    "relu2": "relu2", "relu_2": "relu2",
+    "relu2": "relu2",
 }  # fmt: skip
 """Names in the field for the activations of tblock.choices."""
 
@@ -42,7 +46,7 @@ class Fields:
             raise ConfigError(
                 f"{path}: {error.strerror or error}; a checkpoint needs its config.json"
             ) from None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"{path}: not JSON ({error})") from None
         if not isinstance(values, dict):
             raise ConfigError(f"{path}: got a JSON {type(values).__name__}, wanted an object")
@@ -72,14 +76,39 @@ class Fields:
         """An int; `default` (None allowed) where the key is absent or null."""
         return self._get(name, default, (int,), "an integer")
 
+    def count(self, name: str, default: Any = _REQUIRED) -> Any:
+        """An int above 0; `default` (None allowed) where the key is absent or null."""
+        value = self._get(name, default, (int,), "an integer")
+        if value is not None and not 0 < value < _TOO_MANY:
+            raise ConfigError(
+                f"{self.where}: {name}={value}, wanted an integer above 0 and below {_TOO_MANY}"
+            )
+        return value
+
     def number(self, name: str, default: Any = _REQUIRED) -> Any:
-        """A float; ints are taken."""
+        """A finite float; ints are taken."""
         value = self._get(name, default, (int, float), "a number")
-        return value if value is None else float(value)
+        if value is None:
+            return None
+        if not abs(value) <= sys.float_info.max:
+            raise ConfigError(f"{self.where}: {name}={value}, wanted a finite number")
+        return float(value)
+
+    def positive(self, name: str, default: Any = _REQUIRED, *, most: float = math.inf) -> Any:
+        """A float above 0 and at most `most`."""
+        value = self.number(name, default)
+        if value is not None and not 0 < value <= most:
+            limit = "" if most == math.inf else f" and at most {most:g}"
+            raise ConfigError(f"{self.where}: {name}={value}, wanted a number above 0{limit}")
+        return value
 
     def nullable(self, name: str, absent: Any) -> Any:
         """A number where null means off and is not the same as an absent key, which takes `absent`."""
         return self.number(name, None) if name in self.values else absent
+
+    def window(self, name: str, absent: int | None) -> int | None:
+        """A number of tokens, likewise."""
+        return self.count(name, None) if name in self.values else absent
 
     def flag(self, name: str, default: Any = _REQUIRED) -> Any:
         """true or false."""

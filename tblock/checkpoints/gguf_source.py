@@ -4,6 +4,7 @@ The header is parsed here: the package's reader walks the tokenizer into objects
 as IndexError. Format: ggml-org/ggml docs/gguf.md, versions 2 and 3. Imports gguf only when a file is opened.
 """
 
+import math
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,21 @@ _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: 
 _STRING, _ARRAY = 8, 9
 _PLAIN = {0: np.float32, 1: np.float16, 28: np.float64, 30: ml_dtypes.bfloat16}
 """Tensor types (ggml numbers) that numpy holds as they are."""
+
+
+_MAX_RANK = 4
+"""GGML_MAX_DIMS of ggml.h."""
+_DAMAGE = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    RecursionError,
+    TypeError,
+    ValueError,
+    struct.error,
+)
+"""What nonsense in a header ends in: a zero alignment, a number where a string should be, endless nesting."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +62,14 @@ class GgufSource:
         self.path, self.bytes_read = path, 0
         self._gguf = _gguf_package()
         self._file = MappedFile(path)
-        reader = _Reader(self._file)
+        self.metadata: dict[str, Any] = {}
+        try:
+            self._entries = self._read_header(_Reader(self._file))
+        except _DAMAGE as error:
+            raise ConfigError(f"{path}: damaged GGUF header ({error})") from None
+
+    def _read_header(self, reader: "_Reader") -> dict[str, _Entry]:
+        path = self.path
         if reader.take(4) != b"GGUF":
             raise ConfigError(f"{path}: not a GGUF file")
         version = reader.scalar("I")
@@ -55,13 +78,12 @@ class GgufSource:
             got = "big-endian GGUF" if swapped else f"GGUF version {version}"
             raise ConfigError(f"{path}: {got}, wanted little-endian version 2 or 3; convert it again")
         tensors, pairs = reader.scalar("Q"), reader.scalar("Q")
-        self.metadata: dict[str, Any] = {}
         for _ in range(pairs):
             key = reader.string()
             self.metadata[key] = reader.value(reader.scalar("I"))
         if self.metadata.get("split.count", 1) > 1:
             raise ConfigError(f"{path}: one part of a split GGUF; join it with `llama-gguf-split --merge`")
-        self._entries = self._read_entries(reader, tensors)
+        return self._read_entries(reader, tensors)
 
     def _read_entries(self, reader: "_Reader", count: int) -> dict[str, _Entry]:
         entries: dict[str, _Entry] = {}
@@ -70,6 +92,11 @@ class GgufSource:
             shape = tuple(reversed([reader.scalar("Q") for _ in range(rank)]))
             if name in entries:
                 raise ConfigError(f"{self.path}: tensor {name} occurs twice")
+            if rank > _MAX_RANK or not all(0 < n <= 8 * self._file.size for n in shape):
+                raise ConfigError(
+                    f"{self.path}: tensor {name} has {rank} axes {list(shape)[:_MAX_RANK]}, "
+                    "which the file cannot hold"
+                )
             entries[name] = _Entry(kind=reader.scalar("I"), shape=shape, offset=reader.scalar("Q"))
         alignment = self.metadata.get("general.alignment", 32)
         start = -(-reader.position // alignment) * alignment
@@ -193,7 +220,7 @@ class _Reader:
 
 
 def _rows(shape: tuple[int, ...]) -> int:
-    return int(np.prod(shape[:-1], dtype=np.int64)) if shape else 1
+    return math.prod(shape[:-1])
 
 
 def _gguf_package() -> Any:

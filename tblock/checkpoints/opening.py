@@ -131,7 +131,7 @@ def _read_index(index: Path) -> dict[str, str]:
     try:
         weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         good = isinstance(weight_map, dict) and all(isinstance(v, str) for v in weight_map.values())
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         good = False
     if not good:
         raise ConfigError(f"{index}: not a safetensors index, wanted an object with weight_map")

@@ -17,10 +17,13 @@ from torch import Tensor, nn
 from tblock.checkpoints.checkpoint import Checkpoint
 from tblock.checkpoints.gguf_source import GgufSource
 from tblock.checkpoints.layer_copy import GGUF_NAME, copy_gguf_layer, copy_safetensors_layer, gguf_config
-from tblock.errors import ConfigError, RuntimeUnavailable
+from tblock.errors import ConfigError, RuntimeUnavailable, TblockError
 
 _LISTS = ("layers", "h", "encoder.layer", "transformer.layer", "encoder.layers")
 """Where transformers' base models keep their layers."""
+
+_LONGEST_REASON = 200
+"""Characters of a foreign error in our one line."""
 
 
 class FamilyLayer:
@@ -98,7 +101,7 @@ def load_family_layer(checkpoint: Checkpoint, layer: int, *, attention: str = "e
 
     Raises:
         RuntimeUnavailable: transformers (or, for GGUF, accelerate) is missing, or too old for the family.
-        ConfigError: layer out of range.
+        ConfigError: layer out of range, or transformers cannot read the checkpoint.
     """
     transformers = _transformers()
     with tempfile.TemporaryDirectory() as scratch, _quiet(transformers):
@@ -116,11 +119,11 @@ def load_family_layer(checkpoint: Checkpoint, layer: int, *, attention: str = "e
             model, report = auto.from_pretrained(
                 folder, dtype=torch.float32, attn_implementation=attention, output_loading_info=True, **more
             )
-        except ValueError as error:
+        except TblockError:
+            raise
+        except Exception as error:
             lacking = _lacking(str(error), checkpoint.family, transformers.__version__)
-            if lacking is None:
-                raise
-            raise lacking from None
+            raise lacking or _unreadable(checkpoint, error) from None
     own = {id(p) for p in _layer_list(model.base_model)[index].parameters()}
     lost = [name for name, p in model.named_parameters() if id(p) in own and name in report["missing_keys"]]
     if lost:
@@ -134,7 +137,7 @@ def _lacking(error: str, family: str, version: str) -> RuntimeUnavailable | None
     """What is missing here where transformers refuses a checkpoint; None: nothing, the checkpoint is bad."""
     if "accelerate" in error:
         return RuntimeUnavailable(
-            "transformers reads GGUF with accelerate; pip install 'tblock[dev]' or accelerate"
+            "transformers reads GGUF with accelerate; pip install 'tblock[verify-import]'"
         )
     unknown = (
         "Unrecognized model identifier",
@@ -144,6 +147,15 @@ def _lacking(error: str, family: str, version: str) -> RuntimeUnavailable | None
     if any(text in error for text in unknown):
         return RuntimeUnavailable(f"transformers {version} has no {family}; pip install -U transformers")
     return None
+
+
+def _unreadable(checkpoint: Checkpoint, error: Exception) -> ConfigError:
+    """transformers checks little by itself: a bad setting ends in whatever its code stumbles over."""
+    reason = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST_REASON]
+    return ConfigError(
+        f"{checkpoint.path}: transformers cannot read this checkpoint ({reason}); "
+        "--no-verify-import skips the probe"
+    )
 
 
 def _layer_list(model: nn.Module) -> nn.ModuleList:
@@ -164,7 +176,7 @@ def _transformers() -> Any:
         import transformers
     except ImportError:
         raise RuntimeUnavailable(
-            "the import probe needs transformers; pip install 'tblock[dev]' or transformers"
+            "the import probe needs transformers; pip install 'tblock[verify-import]'"
         ) from None
     return transformers
 

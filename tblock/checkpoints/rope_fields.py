@@ -36,7 +36,8 @@ def rope_fields(
         ConfigError: a rope type the block does not have.
     """
     parameters = _parameters(fields, layer_type)
-    share = parameters.number("partial_rotary_factor", fields.number("partial_rotary_factor", partial))
+    name = "partial_rotary_factor"
+    share = parameters.positive(name, fields.positive(name, partial, most=1), most=1)
     result: dict[str, Any] = {
         "rope_base": parameters.number("rope_theta", fields.number("rope_theta", base)),
         "rope_dim": int(head_dim * share),

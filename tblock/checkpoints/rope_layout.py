@@ -25,7 +25,7 @@ def with_rope_layout(
     """
     if not config.rope or config.rope_layout == layout:
         return config, dict(weights)
-    half, head = (config.rope_dim or 0) // 2, config.head_dim or 0
+    half, head = config.rope_dim // 2, config.head_dim
     interleaved = np.arange(2 * half).reshape(2, half).T.ravel()
     order = np.arange(head)
     order[: 2 * half] = interleaved if layout == "interleaved" else np.argsort(interleaved)

@@ -6,6 +6,7 @@ Format: huggingface/safetensors README (8 bytes little-endian header length, JSO
 """
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,10 @@ class _Entry:
     dtype: str
     shape: tuple[int, ...]
     offset: int
+
+
+_MAX_RANK, _MAX_VALUES = 32, 2**48
+"""Beyond either, numpy refuses a shape, even an empty one."""
 
 
 class SafetensorsSource:
@@ -113,12 +118,16 @@ def _read_header(path: Path) -> dict[str, _Entry]:
     try:
         header = json.loads(file.raw(8, length), object_pairs_hook=_unique)
         header.pop("__metadata__", None)
-        spans = sorted((*map(int, v["data_offsets"]), name) for name, v in header.items())
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: malformed safetensors header ({error})") from None
+    for name, value in header.items():
+        if not _is_entry(value):
+            raise ConfigError(
+                f"{path}: tensor {name} has a malformed header entry, wanted dtype, shape and data_offsets"
+            )
     entries, position = {}, 0
-    for begin, end, name in spans:
-        dtype, shape = header[name].get("dtype"), tuple(header[name].get("shape", ()))
+    for begin, end, name in sorted((*value["data_offsets"], name) for name, value in header.items()):
+        dtype, shape = header[name]["dtype"], tuple(header[name]["shape"])
         if dtype not in _WIDTHS:
             raise ConfigError(
                 f"{path}: tensor {name} has unknown dtype {dtype!r}; known: {', '.join(_WIDTHS)}"
@@ -126,7 +135,7 @@ def _read_header(path: Path) -> dict[str, _Entry]:
         if begin != position:
             kind = "overlaps the tensor before it" if begin < position else "leaves a hole before it"
             raise ConfigError(f"{path}: tensor {name} at bytes {begin} to {end} {kind}; the file is damaged")
-        if (end - begin) * 8 != int(np.prod(shape, dtype=np.int64)) * _WIDTHS[dtype]:
+        if (end - begin) * 8 != math.prod(shape) * _WIDTHS[dtype]:
             raise ConfigError(
                 f"{path}: tensor {name} has {end - begin} bytes, not those of {dtype} {list(shape)}"
             )
@@ -136,6 +145,18 @@ def _read_header(path: Path) -> dict[str, _Entry]:
         kind = "truncated" if 8 + length + position > file.size else "longer than its header says"
         raise ConfigError(f"{path}: {kind} ({file.size} bytes, wanted {8 + length + position})")
     return entries
+
+
+def _is_entry(value: object) -> bool:
+    """Whether a header's value is a name and lists of numbers that numpy can take."""
+    if not isinstance(value, dict) or not isinstance(value.get("dtype"), str):
+        return False
+    shape, offsets = value.get("shape"), value.get("data_offsets")
+    if not isinstance(shape, list) or not isinstance(offsets, list) or len(offsets) != 2:
+        return False
+    if any(type(n) is not int or n < 0 for n in shape + offsets) or offsets[0] > offsets[1]:
+        return False
+    return len(shape) <= _MAX_RANK and math.prod(n for n in shape if n) < _MAX_VALUES
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:

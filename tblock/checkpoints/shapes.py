@@ -26,7 +26,7 @@ def parameter_shapes(config: BlockConfig) -> dict[str, tuple[int, ...]]:
             linear(f"{name}.{part}", hidden, c.dim, c.ffn_bias)
         linear(f"{name}.down", c.dim, hidden, c.ffn_bias)
 
-    head, hidden = c.head_dim or 0, c.ffn_dim or 0
+    head, hidden = c.head_dim, c.ffn_dim
     linear("attn.q", c.q_dim, c.dim, c.q_bias)
     linear("attn.k", c.kv_dim, c.dim, c.k_bias)
     linear("attn.v", c.kv_dim, c.dim, c.v_bias)

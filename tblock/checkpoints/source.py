@@ -3,6 +3,7 @@
 Owns nothing about families; a source knows names, shapes and bytes.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -60,7 +61,7 @@ class MappedFile:
 
     def array(self, offset: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
         """A view of the bytes from `offset` on as `dtype` and `shape`; a copy where the file misaligns it."""
-        count = int(np.prod(shape, dtype=np.int64))
+        count = math.prod(shape)
         array = (
             self._bytes[offset : offset + count * dtype.itemsize].view(np.ndarray).view(dtype).reshape(shape)
         )

@@ -1,21 +1,35 @@
 """The command line: `tblock <verb>`, one file per verb.
 
 Results go to stdout, progress to stderr. Exit codes: 0 fine, 1 parity missed, 2 wrong use, 3 runtime
-missing, 4 export or build failed. Every room is imported inside the verbs, so that `tblock --help` answers
-at once.
+missing, 4 export or build failed, 70 a fault of ours. Every room is imported inside the verbs, so that
+`tblock --help` answers at once.
 """
 
+import os
+import signal
 import sys
 
 from tblock.errors import RuntimeUnavailable, TblockError
+
+INTERNAL_ERROR = 70
+"""Exit code of a fault of ours (sysexits.h EX_SOFTWARE)."""
+
+TRACEBACK = "TBLOCK_TRACEBACK"
+"""Environment variable: raise such a fault with its traceback."""
 
 
 def main() -> None:
     """Entry point of the console script."""
     from tblock.cli.app import app
+    from tblock.cli.verbs import call
 
+    # Folders being written are removed on the way out, as for any other error.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
-        app(standalone_mode=True, prog_name="tblock")
+        sys.exit(call(app))
+    except BrokenPipeError:
+        # The reader of a pipe has gone (`tblock list presets | head -1`): nobody is left to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except TblockError as error:
         print(f"tblock: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
@@ -28,3 +42,10 @@ def main() -> None:
             raise
         print(f"tblock: {package} is not installed; pip install 'tblock[{extra}]'", file=sys.stderr)
         sys.exit(RuntimeUnavailable.exit_code)
+    except Exception as error:
+        # A crash must not look like exit 1, which says that parity was missed.
+        if os.environ.get(TRACEBACK):
+            raise
+        what = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        print(f"tblock: internal error, please report it: {what}; {TRACEBACK}=1 shows where", file=sys.stderr)
+        sys.exit(INTERNAL_ERROR)

@@ -1,11 +1,11 @@
 """The typer application: verbs by name, each loaded only when it is called."""
 
 import importlib
-import sys
 from typing import Any
 
 import typer
-import typer.core
+
+from tblock.cli.verbs import Verbs
 
 VERBS = {
     "demo": "Export a small block, run it everywhere this machine can, print one table.",
@@ -21,8 +21,8 @@ VERBS = {
 """Verb to its help line; the code is in `tblock.cli.<verb>`, function `run` (module `list_` for list)."""
 
 
-class _Verbs(typer.core.TyperGroup):
-    """Loads a verb's module when it is asked for, and names the known ones when it is not one."""
+class _TopVerbs(Verbs):
+    """Loads a verb's module when it is asked for."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(VERBS)
@@ -32,19 +32,13 @@ class _Verbs(typer.core.TyperGroup):
             return None
         return _command(cmd_name)
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and args[0] not in VERBS and not args[0].startswith("-"):
-            print(f"tblock: {args[0]!r} is not a verb; known: {', '.join(VERBS)}", file=sys.stderr)
-            ctx.exit(2)
-        return super().resolve_command(ctx, args)
-
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Verbs"):
             formatter.write_dl(list(VERBS.items()))
 
 
 def _command(verb: str) -> Any:
-    module = importlib.import_module(f"tblock.cli.{verb}_" if verb in ("list",) else f"tblock.cli.{verb}")
+    module = importlib.import_module(f"tblock.cli.{verb}_" if verb == "list" else f"tblock.cli.{verb}")
     if hasattr(module, "app"):
         command: Any = typer.main.get_command(module.app)
     else:
@@ -56,7 +50,7 @@ def _command(verb: str) -> Any:
 
 
 app = typer.Typer(
-    cls=_Verbs,
+    cls=_TopVerbs,
     name="tblock",
     help="Write a transformer block once, ship it to every runtime, know that it is right and how fast.",
     add_completion=False,

@@ -38,6 +38,8 @@ def run(
     """Time an artifact: median and p90 of each runtime and shape, after it passed its own check."""
     from tblock.runtimes import bench
 
+    if seconds <= 0:
+        raise ConfigError(f"--seconds {seconds:g}: must be above 0")
     names = spelling.names(runtimes) if runtimes else None
     sizes = [_shape(text) for text in spelling.names(shapes)] if shapes else None
     rows = bench(
@@ -67,7 +69,9 @@ def run(
         ]
         output.print_table(header, [_cells(row) for row in rows])
     failed = [row.status for row in rows if row.status != "PASS"]
-    codes = [CODES.get(status, 1) for status in failed if names is not None or status not in ABSENT]
+    nothing_ran = len(failed) == len(rows) and set(failed) <= set(ABSENT)
+    asked = names is not None or provider is not None or nothing_ran
+    codes = [CODES.get(status, 1) for status in failed if asked or status not in ABSENT]
     if codes:
         raise typer.Exit(1 if 1 in codes else max(codes))
 

@@ -35,6 +35,14 @@ def run(
     ] = "none",
     compute_capabilities: Annotated[str, typer.Option(help="Comma list such as 8.6,12.0 (RTX).")] = "",
     builder_flags: Annotated[str, typer.Option(help="Comma list of further builder flags.")] = "",
+    fp16: Annotated[
+        bool, typer.Option("--fp16", hidden=True, help="Explained, not taken: dtypes come from the graph.")
+    ] = False,
+    bf16: Annotated[bool, typer.Option("--bf16", hidden=True, help="As --fp16.")] = False,
+    int8: Annotated[bool, typer.Option("--int8", hidden=True, help="As --fp16.")] = False,
+    best: Annotated[bool, typer.Option("--best", hidden=True, help="As --fp16.")] = False,
+    strongly_typed: Annotated[bool, typer.Option("--stronglyTyped", hidden=True, help="Always so.")] = True,
+    no_tf32: Annotated[bool, typer.Option("--noTF32", hidden=True, help="Always so, but for --tf32.")] = True,
     cache: Annotated[Path | None, typer.Option(help="Folder of the engine and timing caches.")] = None,
     timeout: Annotated[float, typer.Option(help="Of one build, in seconds.")] = 3600.0,
     json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
@@ -42,11 +50,13 @@ def run(
     """Build a TensorRT or TensorRT-RTX engine, in a process of its own."""
     from tblock.cli.engine_trial import trial
     from tblock.export.engine.builder import EngineOptions, build_from_onnx
-    from tblock.export.recording import ENGINES, record_engine
+    from tblock.export.recording import ENGINES, GRAPH, record_engine
     from tblock.manifest import NAME
 
     if runtime not in ENGINES:
         raise ConfigError(f"--runtime {runtime}: cannot be built; known: {', '.join(ENGINES)}")
+    library = spelling.plugin_library(plugin_library)
+    asked = [name for name, on in (("fp16", fp16), ("bf16", bf16), ("int8", int8), ("best", best)) if on]
     options = EngineOptions(
         fusion=fusion,  # type: ignore[arg-type]
         tf32=tf32,
@@ -55,13 +65,16 @@ def run(
         version_compatible=version_compatible,
         hardware_compatibility=hardware_compatibility,  # type: ignore[arg-type]
         compute_capabilities=spelling.names(compute_capabilities),
-        builder_flags=spelling.names(builder_flags),
+        builder_flags=(*spelling.names(builder_flags), *asked),
         plugin_library=str(plugin_library) if plugin_library else None,
         cache=str(cache) if cache else None,
         timeout=timeout,
     )
     folder = onnx if onnx.is_dir() else onnx.parent
-    of_artifact = (folder / NAME).is_file()
+    graph = GRAPH if onnx.is_dir() else onnx.name
+    of_artifact = (folder / NAME).is_file() and graph == GRAPH
+    if engine and (engine.parent / NAME).is_file():
+        _refuse_listed(engine)
     target = engine if engine or not of_artifact else folder / ENGINES[runtime]
     report = build_from_onnx(
         onnx,
@@ -71,7 +84,7 @@ def run(
         opt_shapes=opt_shapes,
         max_shapes=max_shapes,
         options=options,
-        judge=(lambda path: trial(folder, path, runtime)) if of_artifact else None,
+        judge=(lambda path, report: trial(folder, path, report, library)) if of_artifact else None,
     )
     if of_artifact and engine is None:
         record_engine(folder, runtime, report)
@@ -79,3 +92,11 @@ def run(
         output.print_json(report.to_dict())
     else:
         print("\n".join(report.lines()))
+
+
+def _refuse_listed(engine: Path) -> None:
+    """A file of an artifact is replaced together with its manifest, or not at all."""
+    from tblock.manifest import read_artifact
+
+    if engine.name in read_artifact(engine.parent).manifest.files:
+        raise ConfigError(f"--output {engine}: is a file of the artifact there; give another name")

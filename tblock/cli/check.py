@@ -56,7 +56,7 @@ def run(
             "where or why not",
         ]
         output.print_table(header, [cells(row) for row in rows])
-    code = exit_code(rows, asked=names is not None)
+    code = exit_code(rows, asked=names is not None or provider is not None)
     if code:
         raise typer.Exit(code)
 
@@ -86,5 +86,7 @@ def exit_code(rows: Sequence["CheckRow"], *, asked: bool) -> int:
         rows: of the check.
         asked: whether the runtimes were named; then an absent one counts.
     """
+    if not any(row.passed or row.status not in ABSENT for row in rows):
+        asked = True  # Nothing ran at all: that must not look like a pass.
     codes = [row.exit_code for row in rows if asked or row.status not in ABSENT]
     return 1 if 1 in codes else max(codes, default=0)

@@ -11,6 +11,7 @@ import typer
 from tblock.cli import output, spelling
 from tblock.cli.bench import milliseconds
 from tblock.cli.check import exit_code, number
+from tblock.cli.doctor import has_driver
 
 if TYPE_CHECKING:
     from tblock.manifest import Artifact
@@ -60,7 +61,7 @@ def run(
 
 def _targets() -> tuple[tuple[str, ...], dict[str, str]]:
     """What this machine can build, and why it cannot build the rest."""
-    why_not = {"tensorrt": "building needs an NVIDIA GPU and pip install 'tblock[tensorrt]'"}
+    why_not = {}
     to = ["onnx"]
     if shutil.which("g++") or shutil.which("clang++"):
         to.append("aoti")
@@ -70,6 +71,18 @@ def _targets() -> tuple[tuple[str, ...], dict[str, str]]:
         to.append("tensorrt-rtx")
     else:
         why_not["tensorrt-rtx"] = "building needs pip install 'tblock[tensorrt-rtx]'"
+    lacking = [
+        what
+        for what, here in (
+            ("an NVIDIA GPU", has_driver()),
+            ("pip install 'tblock[tensorrt]'", importlib.util.find_spec("tensorrt")),
+        )
+        if not here
+    ]
+    if lacking:
+        why_not["tensorrt"] = f"building needs {' and '.join(lacking)}"
+    else:
+        to.append("tensorrt")
     return tuple(to), why_not
 
 

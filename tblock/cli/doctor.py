@@ -27,7 +27,7 @@ PACKAGES = (
     ("tensorrt", "tensorrt", "building and running TensorRT engines, with a GPU"),
     ("cuda", "tensorrt", "running TensorRT engines (cuda-python)"),
     ("gguf", "checkpoints", "reading GGUF checkpoints"),
-    ("transformers", "dev", "comparing a family with its own implementation"),
+    ("transformers", "verify-import", "comparing a family with its own implementation"),
     ("triton", "plugins", "building the plugin library"),
 )
 """Package, the extra that brings it, what it is for."""
@@ -57,10 +57,7 @@ def run(json: Annotated[bool, typer.Option("--json", help="For machines.")] = Fa
 
 
 def package_version(package: str) -> str | None:
-    """Version of an installed package by its import name.
-
-    None where it cannot be imported. Imports nothing.
-    """
+    """Version of an installed package by its import name, None where there is none. Imports nothing."""
     try:
         if importlib.util.find_spec(package) is None:
             return None

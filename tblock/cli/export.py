@@ -51,6 +51,8 @@ def run(
         raise ConfigError(
             f"got {' and '.join(given) or 'no source'}; give one of --preset, --config, --checkpoint"
         )
+    if verify_import and not checkpoint:
+        raise ConfigError("--verify-import: only a --checkpoint can be verified")
     source: Any = tblock.preset(preset) if preset else BlockConfig.from_json(config) if config else checkpoint
     batch_range, seq_range = Range.parse(batch, "--batch"), spelling.optional_range(seq, "--seq")
     full_dtype = spelling.dtype(dtype)
@@ -68,9 +70,14 @@ def run(
     opened = open_source(source, layer=layer, layers=layers, name=preset or (config.name if config else ""))
     if checkpoint:
         _verify_import(opened, verify_import)
+    if verify and not golden:
+        output.progress("no golden data, so nothing to verify")
     result = run_export(opened, output_folder, options, output.progress)
+    from tblock.cli.engine_trial import settle_fusion
     from tblock.cli.export_report import print_report, verified
 
+    if fusion == "auto" and "tensorrt" in options.to:
+        result.artifact = settle_fusion(result.artifact, output.progress)
     passed = verified(result, output.progress) if verify and golden else True
     print_report(result, json)
     if not passed:
@@ -78,7 +85,7 @@ def run(
 
 
 def _verify_import(opened: Any, wanted: bool | None) -> None:
-    """Prove the first chosen layer of a checkpoint by its family's own implementation.
+    """Prove a layer of each config among the chosen ones by the family's own implementation.
 
     Args:
         opened: the CheckpointSource.
@@ -92,17 +99,18 @@ def _verify_import(opened: Any, wanted: bool | None) -> None:
 
     if wanted is False:
         return
-    layer = opened.layers.start
-    output.progress(f"probing layer {layer} against the family's own implementation")
-    from tblock.checkpoints.probe import probe
+    different = dict(zip(reversed(opened.configs), reversed(opened.layers), strict=True))
+    for layer in sorted(different.values()):
+        output.progress(f"probing layer {layer} against the family's own implementation")
+        from tblock.checkpoints.probe import probe
 
-    try:
-        found = probe(opened.checkpoint, layer)
-    except RuntimeUnavailable as error:
-        if wanted:
-            raise
-        output.progress(f"probe skipped: {error}")
-    else:
+        try:
+            found = probe(opened.checkpoint, layer)
+        except RuntimeUnavailable as error:
+            if wanted:
+                raise
+            output.progress(f"probe skipped: {error}")
+            return
         output.progress(
             f"layer {layer} agrees with transformers' {found.family}: {found.worst:.1e} per token"
         )

@@ -43,13 +43,17 @@ def print_report(result: "ExportResult", json: bool) -> None:
         return
     rows = [
         [name, f"{stage.seconds:.1f} s", output.size(stage.peak_bytes),
-         "unknown" if stage.peak_bytes is None else f"{stage.peak_bytes / weights:.2f}"]
+         _share(stage.peak_bytes, weights)]
         for name, stage in result.stages.items()
     ]  # fmt: skip
     title = f"{result.artifact.folder}: weights {output.size(weights)}; memory above the imported libraries"
-    output.print_table(["stage", ">time", ">peak memory", ">of the weights"], rows, title)
+    output.print_table(["stage", ">time", ">peak memory", ">of the weights, x"], rows, title)
+    if result.bytes_read is not None:
+        print(f"checkpoint: {output.size(result.bytes_read)} of tensor data read")
     print_targets(manifest.targets, result.artifact)
     print_verdicts(manifest.verdicts)
+    for note in manifest.notes:
+        print(f"note: {note}")
 
 
 def print_targets(targets: dict[str, dict[str, Any]], artifact: Artifact) -> None:
@@ -85,3 +89,8 @@ def _plain(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name} {_plain(item)}" for name, item in value.items()) or "none"
     return str(value)
+
+
+def _share(peak: int | None, weights: int) -> str:
+    """A peak as a multiple of the weights; a dash where they are too small for it to mean anything."""
+    return "-" if peak is None or weights < 10**7 else f"{peak / weights:.2f}"

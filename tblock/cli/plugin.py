@@ -6,10 +6,15 @@ from typing import Annotated, Any
 import typer
 
 from tblock.cli import output, spelling
+from tblock.cli.verbs import Verbs
 from tblock.errors import ConfigError, ExportError
 
 app = typer.Typer(
-    add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True
+    cls=Verbs,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
 )
 
 

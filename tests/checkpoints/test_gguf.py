@@ -116,6 +116,9 @@ def _with(values=None, arrays=None):
 _K = "blk.1.attn_k.weight"
 BAD_CONTENT = {
     "no heads": (_without("llama.attention.head_count"), r"llama.attention.head_count is missing"),
+    "zero heads": (_with({"llama.attention.head_count": 0}), r"llama.attention.head_count=0, wanted"),
+    "zero alignment": (_with({"general.alignment": 0}), r"damaged GGUF header \(integer .*by zero\)"),
+    "text for a number": (_with({"split.count": "two"}), r"damaged GGUF header"),
     "scaling": (_with({"llama.rope.scaling.type": "yarn"}), r"llama.rope.scaling.type='yarn'.*'none' only"),
     "experts": (_with({"llama.expert_count": 8}), r"llama.expert_count=8"),
     "part": (_with({"split.count": 2}), r"one part of a split GGUF; join it"),
@@ -167,6 +170,17 @@ def test_unknown_tensor_type_names_the_tensor(tmp_path: Path) -> None:
     kind_at = content.index(name) + len(name) + 4 + 2 * 8
     _patched(path, kind_at, (999).to_bytes(4, "little"))
     with pytest.raises(ConfigError, match=r"tensor blk.1.attn_k.weight has unknown type 999"):
+        open_checkpoint(path)
+
+
+@pytest.mark.parametrize("size", [0, 2**62])
+def test_impossible_axis_names_the_tensor(tmp_path: Path, size: int) -> None:
+    path = model_file(tmp_path, "llama")
+    name = b"blk.1.attn_k.weight"
+    _patched(path, path.read_bytes().index(name) + len(name) + 4, size.to_bytes(8, "little"))
+    with pytest.raises(
+        ConfigError, match=rf"tensor blk.1.attn_k.weight has 2 axes \[32, {size}\], which the file"
+    ):
         open_checkpoint(path)
 
 

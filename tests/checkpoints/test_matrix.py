@@ -1,12 +1,14 @@
 """The support matrix: the committed result file covers every family, and cells print what was measured."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from family_cases import CASES
+from family_report import FamilyReport
 
-from tblock.checkpoints.matrix import RESULTS, matrix_rows, write_matrix
+from tblock.checkpoints.matrix import RESULTS, matrix_caption, matrix_rows, write_matrix
 from tblock.errors import ConfigError
 
 
@@ -24,18 +26,37 @@ def test_committed_results_list_the_cases_of_the_table() -> None:
         cells = families[case.family]
         for column in ("float32", "onnxruntime", "tensorrt-rtx"):
             assert case.id in cells[column]["cases"], f"{case.id}, {column}: run the families tests again"
-        assert (case.id in cells.get("float64", {}).get("cases", [])) == case.float64
+        assert (case.id in (cells["float64"] or {}).get("cases", [])) == case.float64
 
 
 def test_cells(tmp_path: Path) -> None:
     cells = {
         "float32": {"passed": True, "error": 3.21e-7, "cases": ["a"]},
+        "float64": None,
         "gguf": {"passed": False, "error": 0.5, "cases": ["a"]},
         "tensorrt-rtx": {"passed": True, "error": None, "cases": ["a"]},
     }
     write_matrix(tmp_path / "r.json", {"a": cells}, {"torch": "2"})
     (row,) = matrix_rows(tmp_path / "r.json")
-    assert list(row.values()) == ["a", "3.2e-07", "skipped", "failed (5.0e-01)", "skipped", "ok"]
+    assert list(row.values()) == ["a", "3.2e-07", "-", "failed (5.0e-01)", "skipped", "ok"]
+
+
+def test_committed_caption_says_unit_legend_versions_and_command() -> None:
+    legend, run = matrix_caption().splitlines()
+    assert "relative L2 per live token" in legend
+    assert all(f"{cell}: " in legend for cell in ("ok", "skipped", "-"))
+    assert re.search(r"torch \S+, transformers \S+, onnxruntime \S+, tensorrt_rtx \S+; pytest", run)
+
+
+def test_report_marks_what_does_not_apply_and_says_where_it_ran(tmp_path: Path) -> None:
+    report = FamilyReport()
+    report.note("mistral", "float32", "mistral", error=1e-7, passed=True)
+    report.write(tmp_path / "r.json")
+    (row,) = matrix_rows(tmp_path / "r.json")
+    assert list(row.values()) == ["mistral", "1.0e-07", "-", "-", "skipped", "skipped"]
+    about = json.loads((tmp_path / "r.json").read_text())["about"]
+    wanted = {"date", "device", "commit", "torch", "transformers", "onnxruntime", "tensorrt_rtx", "seconds"}
+    assert wanted <= about.keys()
 
 
 @pytest.mark.parametrize("content", [None, "{", "{}"])

@@ -136,6 +136,10 @@ def _rename(tensors: dict[str, np.ndarray]) -> None:
     tensors["model.layers.2.self_attn.key.weight"] = tensors.pop(_LAST)
 
 
+def _header(text: bytes) -> bytes:
+    return len(text).to_bytes(8, "little") + text
+
+
 BAD = {
     "missing": (lambda path: path, r"no such file or folder"),
     "empty folder": (_bare_folder, r"not a checkpoint; wanted config.json and model.safetensors"),
@@ -221,6 +225,38 @@ BAD = {
         _edited(model_type="phi", hidden_act="silu"),
         r"layer 2: ffn='silu': must be one of swiglu",
     ),
+    "no heads": (_edited(num_attention_heads=0), r"num_attention_heads=0, wanted an integer above 0"),
+    "no heads in another family": (
+        _edited(model_type="phi", hidden_act="gelu", num_attention_heads=0),
+        r"num_attention_heads=0, wanted an integer above 0",
+    ),
+    "no sparse step": (
+        _edited(model_type="qwen3_moe", decoder_sparse_step=0),
+        r"decoder_sparse_step=0, wanted an integer above 0",
+    ),
+    "no window pattern": (
+        _edited(model_type="gemma3_text", hidden_act=..., sliding_window_pattern=0),
+        r"sliding_window_pattern=0, wanted an integer above 0",
+    ),
+    "broken window": (
+        _edited(model_type="mistral", sliding_window=2.5),
+        r"sliding_window=2.5, wanted an integer",
+    ),
+    "no score scale": (
+        _edited(model_type="gemma2", hidden_act=..., query_pre_attn_scalar=-4),
+        r"query_pre_attn_scalar=-4.0, wanted a number above 0",
+    ),
+    "infinite": (_edited(rms_norm_eps=float("inf")), r"rms_norm_eps=inf, wanted a finite number"),
+    "rotated share": (
+        _edited(partial_rotary_factor=1.5),
+        r"partial_rotary_factor=1.5, wanted a number above 0 and at most 1",
+    ),
+    "activation transformers lacks": (_edited(hidden_act="relu_2"), r"hidden_act='relu_2': unknown"),
+    "config too deep": (
+        _shards(lambda p: (p / "config.json").write_text("[" * 100_000)),
+        r"config.json: not JSON",
+    ),
+    "header too deep": (_raw(lambda b: _header(b'{"a":' + b"[" * 100_000)), r"malformed safetensors header"),
     "impossible config": (
         _edited(num_key_value_heads=3),
         r"layer 2: num_kv_heads=3: must divide num_heads=4",
@@ -284,6 +320,62 @@ def test_token_out_of_range(tmp_path: Path) -> None:
         ConfigError, match=r"row 31 of model.embed_tokens.weight is out of range, wanted 0 to 30"
     ):
         checkpoint.embed([1, 31])
+
+
+ENTRY = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+BAD_ENTRIES = {
+    "no object": 5,
+    "dtype": ENTRY | {"dtype": ["F32"]},
+    "no shape": {"dtype": "F32", "data_offsets": [0, 8]},
+    "negative shape": ENTRY | {"shape": [-1, -2]},
+    "boolean shape": ENTRY | {"shape": [True, 2]},
+    "huge shape": ENTRY | {"shape": [0, 10**30]},
+    "one offset": ENTRY | {"data_offsets": [0]},
+    "fraction": ENTRY | {"data_offsets": [0.5, 8]},
+    "backwards": ENTRY | {"data_offsets": [8, 0]},
+}
+
+
+@pytest.mark.parametrize("kind", BAD_ENTRIES)
+def test_malformed_header_entry_names_the_tensor(tmp_path: Path, kind: str) -> None:
+    folder = write_folder(tmp_path / "c")
+    text = json.dumps({"a": BAD_ENTRIES[kind]}).encode()
+    (folder / "model.safetensors").write_bytes(_header(text) + bytes(8))
+    with pytest.raises(
+        ConfigError, match=r"model.safetensors: tensor a has a malformed header entry, wanted"
+    ):
+        open_checkpoint(folder)
+
+
+_TOKENS = "model.embed_tokens.weight"
+BAD_TOKENS = {
+    "missing": (lambda t: t.pop(_TOKENS), r"is missing; .* or --no-golden$"),
+    "width": (
+        lambda t: t.update({_TOKENS: np.ones((31, 23), np.float32)}),
+        r"has shape \[31, 23\], wanted \[rows, 24\]; .* or --no-golden$",
+    ),
+    "rank": (
+        lambda t: t.update({_TOKENS: np.ones(24, np.float32)}),
+        r"has shape \[24\], wanted \[rows, 24\]",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_TOKENS)
+def test_bad_embedding_is_found_without_reading_it(tmp_path: Path, kind: str) -> None:
+    change, message = BAD_TOKENS[kind]
+    checkpoint = open_checkpoint(_tensors(change)(tmp_path / "c"))
+    for ask in (checkpoint.require_embedding, lambda: checkpoint.embed([3])):
+        with pytest.raises(ConfigError, match=rf"tensor {_TOKENS} {message}"):
+            ask()
+    assert checkpoint.bytes_read == 0
+
+
+def test_nan_in_the_embedding_names_the_tensor(tmp_path: Path) -> None:
+    checkpoint = open_checkpoint(_tensors(lambda t: t[_TOKENS].fill(np.nan))(tmp_path / "c"))
+    checkpoint.require_embedding()
+    with pytest.raises(ConfigError, match=rf"tensor {_TOKENS}: NaN or Inf in 24 of 24 values"):
+        checkpoint.embed([3])
 
 
 def test_two_tensors_for_one_parameter(tmp_path: Path) -> None:

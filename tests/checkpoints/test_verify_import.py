@@ -86,7 +86,7 @@ def test_probe_without_transformers_is_skipped_with_a_line_unless_asked_for(
     folder: Path, export: Export, stub: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     no_transformers(monkeypatch)
-    wanted = "the import probe needs transformers; pip install 'tblock[dev]' or transformers"
+    wanted = "the import probe needs transformers; pip install 'tblock[verify-import]'"
     code, lines = export("--checkpoint", folder)
     assert lines[-2:] == [f"... probe skipped: {wanted}", REACHED]
     code, lines = export("--checkpoint", folder, "--verify-import")
@@ -102,6 +102,21 @@ def test_probe_with_transformers_older_than_the_family_is_skipped_with_a_line(
     version = transformers.__version__
     skipped = f"... probe skipped: transformers {version} has no llama; pip install -U transformers"
     assert lines[-2:] == [skipped, REACHED]
+
+
+def test_checkpoint_transformers_stumbles_over_is_one_line(
+    folder: Path, export: Export, stub: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stumble(*arguments: object, **named: object) -> None:
+        raise KeyError("odd")
+
+    monkeypatch.setattr(transformers.AutoModel, "from_pretrained", stumble)
+    code, lines = export("--checkpoint", folder)
+    assert code == 2
+    wanted = (
+        r"transformers cannot read this checkpoint \(KeyError: 'odd'\); --no-verify-import skips the probe$"
+    )
+    assert re.search(wanted, lines[-1])
 
 
 def test_config_is_exported_without_a_probe(

@@ -31,7 +31,12 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 # Words with {out}: a folder that is not there; {artifact}: a good one; {file}: a file. Exit code, the line.
 WRONG: list[tuple[str, str, int, str]] = [
-    ("verb", "exprot", 2, "'exprot' is not a verb; known: demo, export, build, check, bench, inspect, list,"),
+    (
+        "verb",
+        "exprot",
+        2,
+        "'exprot' is not a verb of tblock; known: demo, export, build, check, bench, inspect, list,",
+    ),
     (
         "preset",
         "export --preset gpt-2 -o {out}",
@@ -186,15 +191,17 @@ def test_wrong_use_is_one_line_with_its_exit_code(
         ("check", "Missing argument 'folder'."),
         ("check x --colour", "No such option: --colour"),
         ("export --preset tiny -o x --layer one", "Invalid value for '--layer'"),
+        ("plugin find", "'find' is not a verb of tblock plugin; known: build, list, path, wheel"),
         ("list planets", "'planets' is not one of 'presets', 'families', 'runtimes'"),
     ],
-    ids=["missing-option", "missing-argument", "unknown-option", "not-a-number", "choice"],
+    ids=["missing-option", "missing-argument", "unknown-option", "not-a-number", "verb-of-plugin", "choice"],
 )
 def test_misspelt_options_are_answered_by_the_parser_with_2(words: str, what: str, run: Run) -> None:
     done = run(*words.split())
     assert (done.code, done.out) == (2, "")
-    assert what in " ".join(done.err.split())
-    assert "Traceback" not in done.err
+    assert len(done.complaint) == 1
+    assert done.complaint[0].startswith("tblock: ")
+    assert what.rstrip(".") in done.complaint[0]
 
 
 @pytest.mark.parametrize(

@@ -60,14 +60,15 @@ def test_json_of_every_field_changed_reads_back_equal(tmp_path: Any) -> None:
         dim=60, num_heads=6, num_kv_heads=3, head_dim=12, num_layers=5, max_position=77, norm_eps=3e-5,
         norm_weight_offset=1.0, norm_position="sandwich", sliding_window=9, attn_scale=0.3,
         attn_soft_cap=30.0, qk_norm="head", rope_base=1e5, rope_dim=8, rope_layout="interleaved",
-        rope_scaling="yarn", rope_factor=2.0, rope_original_max_position=32, rope_low_freq_factor=2.0,
-        rope_high_freq_factor=5.0, rope_beta_fast=16.0, rope_beta_slow=2.0, rope_attention_factor=1.5,
+        rope_scaling="yarn", rope_factor=2.0, rope_original_max_position=32,
+        rope_beta_fast=16.0, rope_beta_slow=2.0, rope_attention_factor=1.5,
         q_bias=True, k_bias=True, v_bias=True, out_bias=True, ffn="geglu", ffn_dim=100, num_experts=5,
         experts_per_token=2, router="sigmoid", router_normalized=False, shared_ffn_dim=20, init_std=0.5,
     )  # fmt: skip
     default = BlockConfig(dim=64, num_heads=4)
     same = {f.name for f in dataclasses.fields(config) if getattr(config, f.name) == getattr(default, f.name)}
-    assert same == {"causal", "ffn_bias", "norm", "norm_bias", "parallel", "rope"}
+    llama3 = {"rope_low_freq_factor", "rope_high_freq_factor"}
+    assert same == {"causal", "ffn_bias", "norm", "norm_bias", "parallel", "rope"} | llama3
     path = tmp_path / "config.json"
     path.write_text(config.to_json())
     assert BlockConfig.from_json(path) == config
@@ -83,7 +84,7 @@ NONSENSE: list[tuple[dict[str, Any], str]] = [
     ({"num_kv_heads": 0}, "num_kv_heads=0: must be above 0"),
     ({"num_kv_heads": 8}, "num_kv_heads=8: must divide num_heads=4"),
     ({"head_dim": 0, "rope": False}, "head_dim=0: must be above 0"),
-    ({"head_dim": 15}, "rope_dim=15: must be even, above 0 and at most head_dim=15"),
+    ({"head_dim": 15}, "head_dim=15: RoPE rotates pairs; make it even, or give an even rope_dim"),
     ({"num_layers": 0}, "num_layers=0: must be above 0"),
     ({"max_position": 0}, "max_position=0: must be above 0"),
     ({"norm": "batchnorm"}, "norm='batchnorm': must be one of rmsnorm, layernorm"),
@@ -108,6 +109,21 @@ NONSENSE: list[tuple[dict[str, Any], str]] = [
     ({"rope_base": 0.0}, "rope_base=0.0: must be above 0"),
     ({"rope": False, "rope_dim": 8}, "rope_dim=8: needs rope=True"),
     ({"rope": False, "rope_scaling": "linear"}, "rope_scaling='linear': needs rope=True"),
+    ({"rope": False, "rope_base": 1e5}, "rope_base=100000.0: needs rope=True"),
+    ({"rope": False, "rope_layout": "interleaved"}, "rope_layout='interleaved': needs rope=True"),
+    (
+        {"rope_original_max_position": 9},
+        "rope_original_max_position=9: needs rope_scaling='llama3' or 'yarn'",
+    ),
+    ({"rope_low_freq_factor": 2.0}, "rope_low_freq_factor=2.0: needs rope_scaling='llama3'"),
+    ({"rope_beta_fast": 16.0}, "rope_beta_fast=16.0: needs rope_scaling='yarn'"),
+    ({"rope_attention_factor": 3.0}, "rope_attention_factor=3.0: needs rope_scaling='yarn'"),
+    (
+        {"rope_scaling": "yarn", "rope_original_max_position": 64, "rope_base": 1.0},
+        "rope_base=1.0: must be above 1 for rope_scaling='yarn'",
+    ),
+    ({"router": "sigmoid"}, "router='sigmoid': needs num_experts"),
+    ({"router_normalized": False}, "router_normalized=False: needs num_experts"),
     ({"rope_factor": 2.0}, "rope_factor=2.0: needs rope_scaling"),
     ({"rope_scaling": "dynamic"}, "rope_scaling='dynamic': must be one of none, linear, llama3, yarn"),
     ({"rope_scaling": "linear", "rope_factor": 0.5}, "rope_factor=0.5: must be at least 1"),

@@ -126,13 +126,18 @@ def test_external_data_elsewhere_is_refused(model: Path) -> None:
         ({"max_shapes": "x:4x8x64"}, "input x axis 1 (S): min 1, opt 16, max 8: wanted min <= opt <= max"),
         ({"max_shapes": "x:4x32x65"}, "input x axis 2: min 64, opt 64, max 65: it is 64 in the graph"),
         ({"max_shapes": "x:4x32"}, "input x: max 4x32 has 2 axes, the graph's BxSx64 has 3"),
-        ({"max_shapes": "x:4x32x64,z:1"}, "--minShapes: no shape for input z, the other flags have one"),
+        ({"max_shapes": "x:4x32x64,z:1"}, "input z: --minShapes is missing; give all of --minShapes, --opt"),
+        ({"max_shapes": None}, "input x: --maxShapes is missing; give all of"),
+        ({"max_shapes": None, "opt_shapes": None}, "input x: --optShapes is missing; give all of"),
+        ({"min_shapes": None, "opt_shapes": None}, "input x: --minShapes is missing; give all of"),
         ({"max_shapes": "x=4x32x64"}, "--maxShapes 'x=4x32x64': 'x=4x32x64' is not NAME:AxBxC"),
         ({"max_shapes": "x:-1x32x64"}, "--maxShapes 'x:-1x32x64': 'x:-1x32x64' is not NAME:AxBxC"),
         ({"max_shapes": ["x:4x32x64"] * 2}, "--minShapes 1 times, --optShapes 1 times, --maxShapes 2 times"),
         (dict.fromkeys(SHAPES, ""), "input x BxSx64: dynamic and without a profile; give --minShapes"),
         (dict.fromkeys(SHAPES, "z:1x1x64"), "input z: the graph has no such input; it has x"),
         ({"output": "/no/such/folder/m.engine"}, "/no/such/folder/m.engine: no such folder /no/such/folder"),
+        ({"output": "/proc/m.engine"}, "/proc/m.engine: the folder /proc cannot be written (No such file"),
+        ({"output": "/proc"}, "/proc: is a folder, wanted a path for the engine"),
     ],
     ids=lambda value: None if isinstance(value, str) else "-".join(f"{k}={v}" for k, v in value.items()),
 )
@@ -348,6 +353,21 @@ def test_refit_needs_a_gpu_and_an_engine(model: Path) -> None:
     ):
         refit_engine(engine, model, engine, flavour="tensorrt-rtx")
     assert engine.read_bytes() == b"vtrt"
+
+
+def test_engine_that_cannot_be_put_in_place_is_one_line(model: Path, monkeypatch) -> None:
+    output = model.with_name("m.engine")
+
+    def ask(request: dict, **_: object) -> dict:
+        Path(request["output"]).write_bytes(b"whole")
+        output.mkdir()  # came while the engine was built
+        return {}
+
+    monkeypatch.setattr(engine_package, "installed", lambda found: True)
+    monkeypatch.setattr(engine_child, "ask", ask)
+    with pytest.raises(ExportError, match=r"m\.engine: the engine cannot be put there: Is a directory"):
+        build_from_onnx(model, flavour="tensorrt-rtx", output=output, options=QUIET, **SHAPES)
+    assert not list(model.parent.glob(".*part"))
 
 
 def test_engine_that_is_there_survives_a_failed_build(model: Path, monkeypatch) -> None:

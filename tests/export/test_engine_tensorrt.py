@@ -77,10 +77,10 @@ def test_native_engine_has_a_timing_cache_and_names_the_device(tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("stand_in")
-def test_auto_without_a_library_or_a_judge_builds_native_and_says_so(tmp_path: Path) -> None:
-    report = _build(tmp_path, plugin_library="/no/such/library.so")
-    assert report.fusion_reason.startswith(
-        "auto: /no/such/library.so: no such file, so only native could be built"
+def test_auto_without_a_library_or_a_judge_builds_native_and_says_so(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(engine_choice, "default_library", lambda: None)
+    assert _build(tmp_path).fusion_reason.startswith(
+        "auto: no plugin library found, so only native could be built"
     )
     library = tmp_path / "lib.so"
     library.write_bytes(b"")
@@ -91,7 +91,7 @@ def test_auto_without_a_library_or_a_judge_builds_native_and_says_so(tmp_path: P
 def test_auto_keeps_native_where_the_plugin_cannot_be_built(tmp_path: Path) -> None:
     library = tmp_path / "lib.so"
     library.write_bytes(b"no library")
-    report = _build(tmp_path, lambda path: Trial(True, 0.5, "fine"), plugin_library=str(library))
+    report = _build(tmp_path, lambda path, report: Trial(True, 0.5, "fine"), plugin_library=str(library))
     assert (report.fusion, report.executed) == ("native", True)
     assert report.fusion_reason.startswith(
         "auto: native kept at 0.5 ms; plugin failed: tensorrt 10.15.1: the plugin"
@@ -102,11 +102,10 @@ def test_auto_keeps_native_where_the_plugin_cannot_be_built(tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("stand_in")
-def test_plugin_that_cannot_be_had_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(
-        ExportError, match=r"--fusion plugin: /no/such\.so: no such file; tblock plugin build"
-    ):
-        _build(tmp_path, fusion="plugin", plugin_library="/no/such.so")
+def test_plugin_that_cannot_be_had_is_an_error(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(engine_choice, "default_library", lambda: None)
+    with pytest.raises(ExportError, match="--fusion plugin: no plugin library found; tblock plugin build"):
+        _build(tmp_path, fusion="plugin")
     library = tmp_path / "lib.so"
     library.write_bytes(b"no library")
     with pytest.raises(ExportError, match=r"tensorrt 10\.15\.1: the plugin library .*lib\.so does not load"):
@@ -186,7 +185,12 @@ def test_auto_keeps_the_faster_correct_engine_and_both_numbers(
     native: Trial, plugin: Trial, kept: str, reason: str, tmp_path: Path, fake_builder: Path
 ) -> None:
     trials = {"native": native, "plugin": plugin}
-    report = _build(tmp_path, lambda path: trials[path.read_text()], plugin_library=str(fake_builder))
+
+    def judge(path: Path, report: EngineReport) -> Trial:
+        assert (report.file, report.fusion) == (path.name, path.read_text())
+        return trials[report.fusion]
+
+    report = _build(tmp_path, judge, plugin_library=str(fake_builder))
     assert report.fusion == kept == (tmp_path / "m.engine").read_text()
     assert reason in report.fusion_reason
     assert [(t["fusion"], t["milliseconds"]) for t in report.trials] == [
@@ -198,8 +202,41 @@ def test_auto_keeps_the_faster_correct_engine_and_both_numbers(
 
 def test_auto_with_no_correct_engine_is_an_error(tmp_path: Path, fake_builder: Path) -> None:
     with pytest.raises(ExportError, match="no engine is right on the golden data: native: bad; plugin: bad"):
-        _build(tmp_path, lambda path: Trial(False, 1.0, "bad"), plugin_library=str(fake_builder))
+        _build(tmp_path, lambda path, report: Trial(False, 1.0, "bad"), plugin_library=str(fake_builder))
     assert os.listdir(tmp_path) == ["lib.so"]
+
+
+def test_auto_that_cannot_be_judged_keeps_native_and_says_why(tmp_path: Path, fake_builder: Path) -> None:
+    trial = Trial(False, float("inf"), "no golden data", judged=False)
+    report = _build(tmp_path, lambda path, report: trial, plugin_library=str(fake_builder))
+    assert report.fusion == (tmp_path / "m.engine").read_text() == "native"
+    assert report.fusion_reason == "auto: native kept, nothing could be compared: no golden data"
+    assert (report.file, report.executed, report.trials) == ("m.engine", False, [])
+    assert sorted(os.listdir(tmp_path)) == ["lib.so", "m.engine"]
+
+
+@pytest.mark.parametrize("fusion", ["native", "plugin", "auto"])
+def test_plugin_library_that_is_not_there_is_refused(fusion: str, tmp_path: Path, fake_builder: Path) -> None:
+    for flavour in ("tensorrt", "tensorrt-rtx"):
+        with pytest.raises(ConfigError, match=r"--plugin-library /no/such\.so: no such file; tblock plugin"):
+            build_engine(
+                models.exported() / "model.onnx",
+                tmp_path / "m.engine",
+                flavour=flavour,  # type: ignore[arg-type]
+                profiles=[models.profile()],
+                options=EngineOptions(fusion=fusion, plugin_library="/no/such.so"),  # type: ignore[arg-type]
+            )
+
+
+def test_plugin_library_on_rtx_is_reported_unused(tmp_path: Path, fake_builder: Path) -> None:
+    report = build_engine(
+        models.exported() / "model.onnx",
+        tmp_path / "m.engine",
+        flavour="tensorrt-rtx",
+        profiles=[models.profile()],
+        options=EngineOptions(plugin_library=str(fake_builder)),
+    )
+    assert report.fusion_reason.endswith(f"only native exists; --plugin-library {fake_builder} is unused")
 
 
 def test_graph_without_fused_nodes_needs_no_library(tmp_path: Path, fake_builder: Path) -> None:

@@ -10,6 +10,7 @@ from safetensors.numpy import load_file, save_file
 
 from tblock.checkpoints import open_checkpoint
 from tblock.checkpoints.probe import probe
+from tblock.errors import ConfigError
 
 
 def saved(name: str, folder: Path) -> Path:
@@ -55,6 +56,23 @@ def test_old_rope_keys_mean_the_same_and_pass_the_probe(tmp_path: Path, name: st
     for layer in (0, 1):
         assert old.config(layer) == new.config(layer)
         probe(old, layer)
+
+
+def test_roberta_ends_where_its_position_table_does(tmp_path: Path) -> None:
+    checkpoint = open_checkpoint(saved("roberta", tmp_path))
+    longest = checkpoint.config(0).max_position
+    assert longest == 66 - 2
+    assert checkpoint.embed([5] * longest).shape[0] == longest
+    with pytest.raises(ConfigError, match=r"row 66 of embeddings.position_embeddings.weight is out of range"):
+        checkpoint.embed([5] * (longest + 1))
+
+
+def test_nan_in_berts_embedding_norm_names_the_tensor(tmp_path: Path) -> None:
+    tensors = load_file(saved("bert", tmp_path) / "model.safetensors")
+    tensors["embeddings.LayerNorm.weight"][3] = np.nan
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(ConfigError, match=r"tensor embeddings.LayerNorm.weight: NaN or Inf in 1 of"):
+        open_checkpoint(tmp_path).embed([5])
 
 
 def test_absent_keys_take_the_familys_defaults(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tblock.errors import ArtifactError, ExportError, RuntimeUnavailable
+from tblock.errors import ArtifactError, ConfigError, ExportError, RuntimeUnavailable
 from tblock.export.plugins import build, describe, headers, library, library_path, read_table
-from tblock.export.plugins.build import check_tools, compile_library
+from tblock.export.plugins.build import ARCHITECTURES, _install, check_tools, compile_library
 from tblock.export.plugins.variants import VARIANTS
 
 
@@ -36,6 +36,52 @@ def test_plugin_build_is_cached_and_copied(plugin_library: Path, tmp_path: Path)
     assert lines == [f"cached: {plugin_library}"]
     assert copy.read_bytes() == plugin_library.read_bytes()
     assert [p.name for p in copy.parent.iterdir()] == ["copy.so"]
+
+
+@pytest.fixture
+def no_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking for the tools, which comes before any work, fails the test."""
+    module = sys.modules[check_tools.__module__]  # the package's `build` is the function
+    monkeypatch.setattr(module, "check_tools", lambda: pytest.fail("work was begun"))
+
+
+@pytest.mark.usefixtures("no_work")
+def test_plugin_build_refuses_an_output_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for output, message in (
+        (Path("/proc/x.so"), r"/proc/x\.so: the folder /proc cannot be written \(No such file"),
+        (tmp_path / "file" / "x.so", r"file/x\.so: the folder .*file cannot be written \(File exists"),
+        (tmp_path, "is a folder, wanted a path for the library"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            build(output, force=True)
+
+
+def test_plugin_library_that_cannot_be_installed_is_one_line(tmp_path: Path) -> None:
+    source, target = tmp_path / "built.so", tmp_path / "x.so"
+    source.touch()
+    target.mkdir()  # came while the library was built
+    with pytest.raises(ExportError, match=r"x\.so: the plugin library cannot be put there: Is a directory"):
+        _install(source, target)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["built.so", "x.so"]
+
+
+@pytest.mark.usefixtures("no_work")
+@pytest.mark.parametrize(
+    ("arch", "message"),
+    [(75, "below sm_80, which the kernels need; known: 80, 86, "), (95, "no such architecture; known: 80, ")],
+)
+def test_plugin_build_refuses_an_architecture_by_name(arch: int, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"--cubins {arch}: {message}"):
+        build(cubins=(90, arch))
+
+
+def test_plugin_architectures_are_those_of_the_compiler() -> None:
+    pytest.importorskip("triton", reason="triton is not installed (extra: plugins)")
+    from tblock.export.plugins import aot
+
+    assert set(ARCHITECTURES) == set(aot._PTX_VERSIONS)
+    assert ARCHITECTURES[0] == aot.BASELINE
 
 
 def test_plugin_library_path_order(

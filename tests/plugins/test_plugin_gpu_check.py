@@ -3,7 +3,9 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from plugin_harness import Harness
@@ -54,6 +56,69 @@ def test_plugin_gpu_check_gives_no_number_while_wrong(tmp_path: Path) -> None:
     result = json.loads(output.read_text())
     assert result["status"] == "wrong"
     assert result["timings"] == []
+
+
+@pytest.fixture
+def gpu_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The script in this process on a made-up GPU: kernels and blocks pass, timing fails the test."""
+    import torch
+
+    monkeypatch.syspath_prepend(str(_SCRIPT.parent))
+    import gpu_check
+
+    passed = {"status": "pass", "place": "gpu", "cases": 1, "worst_units": {}}
+    block = {"who": "eager", "dtype": "float16", "status": "pass"}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
+    monkeypatch.setattr(gpu_check.ctypes, "CDLL", lambda path: None)
+    monkeypatch.setattr(gpu_check, "machine", lambda setup: {"device": "made up"})
+    monkeypatch.setattr(gpu_check, "check_kernels", lambda setup: passed)
+    monkeypatch.setattr(gpu_check, "check_blocks", lambda setup: [block])
+    monkeypatch.setattr(gpu_check, "time_kernels", lambda setup: pytest.fail("timed"))
+    (tmp_path / "lib.so").touch()
+    return gpu_check
+
+
+def test_plugin_gpu_check_with_a_part_not_executed_is_not_right(
+    gpu_check: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "gpu.json"
+    assert gpu_check.main(["--library", str(tmp_path / "lib.so"), "-o", str(output)]) == 1
+    result = json.loads(output.read_text())
+    assert result["harness"]["status"] == "not executed"
+    assert (result["status"], result["timings"]) == ("incomplete", [])
+    assert "no timings" in capsys.readouterr().out
+    whole = {"harness": {"status": "pass"}, "kernels": {"status": "pass"}, "blocks": [{"status": "pass"}]}
+    assert gpu_check.status_of(whole, dry=False) == "right"
+    for change in ({"blocks": []}, {"blocks": [{"status": "not judged"}]}):
+        assert gpu_check.status_of(whole | change, dry=False) == "incomplete"
+    assert gpu_check.status_of(whole | {"kernels": {"status": "fail"}}, dry=False) == "wrong"
+
+
+def test_plugin_gpu_check_that_breaks_off_leaves_what_it_had(
+    gpu_check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(setup: object) -> None:
+        raise RuntimeError("the GPU fell off")
+
+    monkeypatch.setattr(gpu_check, "check_blocks", fail)
+    output = tmp_path / "gpu.json"
+    with pytest.raises(RuntimeError, match="fell off"):
+        gpu_check.main(["--library", str(tmp_path / "lib.so"), "-o", str(output)])
+    result = json.loads(output.read_text())
+    assert (result["status"], result["kernels"]["status"]) == ("incomplete", "pass")
+
+
+def test_plugin_gpu_check_keeps_to_its_time(gpu_check: ModuleType, tmp_path: Path) -> None:
+    harness = tmp_path / "harness"
+    harness.write_text("#!/bin/sh\nexec sleep 60\n")
+    harness.chmod(0o755)
+    setup = gpu_check.Setup(device="cuda", library=None, deadline=time.monotonic() + 1)
+    row = gpu_check.run_harness(harness, tmp_path / "lib.so", setup)
+    assert (row["status"], row["reason"]) == ("not executed", "stopped after 1 s")
+    late = gpu_check.Setup(device="cuda", library=None, deadline=time.monotonic() + 20)
+    assert late.skipped() is None
+    assert "torch.compile may need 30 s" in late.skipped(compiles=True)["reason"]
 
 
 def test_plugin_gpu_check_without_a_gpu_says_so() -> None:

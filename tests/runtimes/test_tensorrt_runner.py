@@ -333,7 +333,7 @@ def test_launch_refused_by_tensorrt_is_an_error(machine):
 def test_cuda_python_missing_names_the_extra(machine, monkeypatch):
     here = machine()
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
-    with pytest.raises(RuntimeUnavailable, match=r"cuda-python is not installed .*tblock\[tensorrt\]"):
+    with pytest.raises(RuntimeUnavailable, match=r"cuda-python is not installed .*tblock\[tensorrt-rtx\]"):
         here.load()
 
 
