@@ -115,6 +115,8 @@ def run_export(
     """`export` on an opened source, with the cost of each stage."""
     ranges, inputs, outputs = checked(options, source.configs)
     check_output(output, options.force)
+    if options.golden:
+        source.require_golden()
     stages: dict[str, Stage] = {}
     load_libraries()
     baseline = resident_bytes()

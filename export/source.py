@@ -32,6 +32,10 @@ class Source(Protocol):
         """Block (one layer) or Stack (several), filled with weights rounded to `dtype`."""
         ...
 
+    def require_golden(self) -> None:
+        """Refuse now, before any work, what `hidden_states` would miss later (ConfigError)."""
+        ...
+
     def hidden_states(self, shapes: Sequence[tuple[int, int]]) -> list[np.ndarray]:
         """Inputs [B, S, D] float32 such as the first block really sees, one for each (B, S)."""
         ...
@@ -54,6 +58,9 @@ class ConfigSource:
             part = module if not prefix else module.layers[n]  # type: ignore[index]
             fill(part, weights, dtype=dtype, where="preset weights")  # type: ignore[arg-type]
         return module
+
+    def require_golden(self) -> None:
+        """Nothing is needed."""
 
     def hidden_states(self, shapes: Sequence[tuple[int, int]]) -> list[np.ndarray]:
         return _random_states(self.configs[0], shapes)
@@ -83,6 +90,9 @@ class ModuleSource:
             weights = self.weights
         fill(module, weights, dtype=dtype, where="module")
         return module
+
+    def require_golden(self) -> None:
+        """Nothing is needed."""
 
     def hidden_states(self, shapes: Sequence[tuple[int, int]]) -> list[np.ndarray]:
         return _random_states(self.configs[0], shapes)
@@ -117,6 +127,10 @@ class CheckpointSource:
             weights |= {prefix + name: array for name, array in self.checkpoint.weights(layer).items()}
         fill(module, weights, dtype=dtype, where=f"checkpoint {self.checkpoint.path}")
         return module
+
+    def require_golden(self) -> None:
+        """The embedding must be in the file."""
+        self.checkpoint.require_embedding()
 
     def hidden_states(self, shapes: Sequence[tuple[int, int]]) -> list[np.ndarray]:
         """As the protocol says; the layers before run one at a time in float32.

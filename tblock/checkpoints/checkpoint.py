@@ -21,6 +21,9 @@ from tblock.errors import ConfigError
 _OLD_KINDS = {"gamma": "weight", "beta": "bias"}
 """How the first BERT checkpoints (bert-base-uncased among them) call LayerNorm's parameters."""
 
+_MOST_EXPERTS = 65536
+"""Far above any model; a damaged number would have every expert's name listed until memory ends."""
+
 _WITHOUT_EMBEDDING = "golden data starts at the embedding: give the whole checkpoint, or --no-golden"
 
 
@@ -89,9 +92,13 @@ class Checkpoint:
         self._check_layer(layer)
         fields = {"num_layers": self.num_layers, **self._family.config(self.fields, layer)}
         try:
-            return BlockConfig(**fields)
+            config = BlockConfig(**fields)
         except ConfigError as error:
             raise ConfigError(f"{self.path}: layer {layer}: {error}") from None
+        if config.num_experts > _MOST_EXPERTS:
+            got = f"num_experts={config.num_experts}"
+            raise ConfigError(f"{self.path}: layer {layer}: {got}, wanted at most {_MOST_EXPERTS}")
+        return config
 
     def weights(self, layer: int) -> dict[str, np.ndarray]:
         """The layer's weights under the block's state-dict names, in the stored dtype (quantised: float32).

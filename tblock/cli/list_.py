@@ -27,6 +27,10 @@ def run(
         output.print_json([dict(zip(names, row, strict=True)) for row in rows])
     else:
         output.print_table(header, rows)
+        if what.value == "families":
+            from tblock.checkpoints.matrix import matrix_caption
+
+            print(matrix_caption())
 
 
 def _presets() -> tuple[list[str], list[list[str]]]:

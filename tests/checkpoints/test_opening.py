@@ -234,6 +234,10 @@ BAD = {
         _edited(model_type="qwen3_moe", decoder_sparse_step=0),
         r"decoder_sparse_step=0, wanted an integer above 0",
     ),
+    "endless experts": (
+        _edited(model_type="mixtral", num_local_experts=2**40),
+        r"layer 2: num_experts=1099511627776, wanted at most 65536",
+    ),
     "no window pattern": (
         _edited(model_type="gemma3_text", hidden_act=..., sliding_window_pattern=0),
         r"sliding_window_pattern=0, wanted an integer above 0",

@@ -174,16 +174,16 @@ def test_golden_cases_lie_in_the_declared_ranges(exported: Exported) -> None:
 @pytest.mark.parametrize(
     ("batch", "seq", "expected"),
     [
-        (Range(1, 1, 8), Range(1, 128, 2048), [(1, 1), (2, 7), (1, 33), (3, 16)]),
+        (Range(1, 1, 8), Range(1, 128, 2048), [(1, 1), (2, 7), (1, 33), (3, 16), (1, 128)]),
         (Range(1, 1, 1), Range(1, 1, 1), [(1, 1)]),
-        (Range(4, 4, 4), Range(100, 128, 200), [(4, 100)]),
+        (Range(4, 4, 4), Range(100, 128, 200), [(4, 100), (4, 128)]),
     ],
     ids=["wide", "one", "narrow"],
 )
 def test_golden_shapes_are_moved_into_the_ranges(
     batch: Range, seq: Range, expected: list[tuple[int, int]]
 ) -> None:
-    assert golden_shapes({"B": batch, "S": seq}) == expected
+    assert golden_shapes({"B": batch, "S": seq}, [preset("tiny")]) == expected
 
 
 def test_golden_padding_mask_pads_both_sides() -> None:
