@@ -9,7 +9,7 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from tblock.choices import (
     Activation,
@@ -22,6 +22,7 @@ from tblock.choices import (
     RopeScaling,
     Router,
 )
+from tblock.config_checks import check_combinations, check_types, positive
 from tblock.errors import ConfigError
 
 FFN_MULTIPLE = 64
@@ -124,8 +125,8 @@ class BlockConfig:
     init_std: float = 0.02
 
     def __post_init__(self) -> None:
-        _check_types(self)
-        _positive(self, "dim", "num_heads", "num_layers", "max_position")
+        check_types(self)
+        positive(self, "dim", "num_heads", "num_layers", "max_position")
         self._fill("num_kv_heads", self.num_heads)
         if self.head_dim is None and self.dim % self.num_heads:
             raise ConfigError(f"num_heads={self.num_heads}: must divide dim={self.dim}, or give head_dim")
@@ -139,8 +140,7 @@ class BlockConfig:
         if self.rope_scaling == "yarn":
             self._fill("rope_attention_factor", 0.1 * math.log(max(self.rope_factor, 1.0)) + 1.0)
         self._fill("rope_attention_factor", 1.0)
-        for check in (_check_attention, _check_norm, _check_rope, _check_ffn, _check_parallel):
-            check(self)
+        check_combinations(self)
 
     def _fill(self, name: str, value: Any) -> None:
         if getattr(self, name) is None:
@@ -247,149 +247,3 @@ _ACTIVATIONS: dict[FeedForward, Activation] = {
     "relu": "relu",
     "relu2": "relu2",
 }
-_CHOICES = {
-    "norm": Norm,
-    "norm_position": NormPosition,
-    "parallel": Parallel,
-    "qk_norm": QkNorm,
-    "rope_layout": RopeLayout,
-    "rope_scaling": RopeScaling,
-    "ffn": FeedForward,
-    "router": Router,
-}
-_LLAMA3 = ("rope_low_freq_factor", "rope_high_freq_factor")
-_YARN = ("rope_beta_fast", "rope_beta_slow")
-_FILLED = (
-    "num_kv_heads",
-    "head_dim",
-    "norm_bias",
-    "attn_scale",
-    "rope_dim",
-    "rope_attention_factor",
-    "ffn_dim",
-)
-
-
-def _check_types(c: BlockConfig) -> None:
-    for field in dataclasses.fields(c):
-        value, name = getattr(c, field.name), field.name
-        if name in _CHOICES:
-            choices = get_args(_CHOICES[name])
-            if value not in choices:
-                raise ConfigError(f"{name}={value!r}: must be one of {', '.join(choices)}")
-            continue
-        kinds = get_args(field.type) or (field.type,)
-        if value is None and (type(None) in kinds or field.name in _FILLED):
-            continue
-        if bool in kinds:
-            good = isinstance(value, bool)
-        elif int in kinds:
-            good = isinstance(value, int) and not isinstance(value, bool)
-        else:
-            good = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-        if not good:
-            wanted = "a finite float" if float in kinds else "true or false" if bool in kinds else "an int"
-            raise ConfigError(f"{name}={value!r}: must be {wanted}")
-
-
-def _positive(c: BlockConfig, *names: str) -> None:
-    for name in names:
-        if getattr(c, name) <= 0:
-            raise ConfigError(f"{name}={getattr(c, name)}: must be above 0")
-
-
-def _unused(c: BlockConfig, needs: str, *names: str) -> None:
-    """Refuse fields that were set but that nothing would read."""
-    defaults = {f.name: f.default for f in dataclasses.fields(c)}
-    for name in names:
-        if getattr(c, name) != defaults[name]:
-            raise ConfigError(f"{name}={getattr(c, name)!r}: needs {needs}")
-
-
-def _check_attention(c: BlockConfig) -> None:
-    _positive(c, "num_kv_heads", "head_dim", "attn_scale")
-    if c.num_heads % c.num_kv_heads:
-        raise ConfigError(f"num_kv_heads={c.num_kv_heads}: must divide num_heads={c.num_heads}")
-    if c.sliding_window is not None:
-        _positive(c, "sliding_window")
-        if not c.causal:
-            raise ConfigError(f"sliding_window={c.sliding_window}: needs causal=True")
-    if c.attn_soft_cap is not None:
-        _positive(c, "attn_soft_cap")
-
-
-def _check_norm(c: BlockConfig) -> None:
-    _positive(c, "norm_eps")
-    if c.norm == "rmsnorm" and c.norm_bias:
-        raise ConfigError("norm_bias=True: RMSNorm has no bias; use norm='layernorm'")
-    if c.norm == "layernorm" and c.norm_weight_offset:
-        raise ConfigError(f"norm_weight_offset={c.norm_weight_offset}: only RMSNorm has one")
-
-
-def _check_rope(c: BlockConfig) -> None:
-    if not c.rope:
-        if c.rope_dim:
-            raise ConfigError(f"rope_dim={c.rope_dim}: needs rope=True")
-        _unused(c, "rope=True", "rope_base", "rope_layout", "rope_scaling", "rope_factor", *_LLAMA3, *_YARN)
-        return
-    if c.rope_scaling not in ("llama3", "yarn"):
-        _unused(c, "rope_scaling='llama3' or 'yarn'", "rope_original_max_position")
-    if c.rope_scaling != "llama3":
-        _unused(c, "rope_scaling='llama3'", *_LLAMA3)
-    if c.rope_scaling != "yarn":
-        _unused(c, "rope_scaling='yarn'", *_YARN)
-        if c.rope_attention_factor != 1.0:
-            raise ConfigError(f"rope_attention_factor={c.rope_attention_factor}: needs rope_scaling='yarn'")
-    elif c.rope_base <= 1.0:
-        raise ConfigError(f"rope_base={c.rope_base}: must be above 1 for rope_scaling='yarn'")
-    if c.rope_dim == c.head_dim and c.head_dim % 2:
-        raise ConfigError(
-            f"head_dim={c.head_dim}: RoPE rotates pairs; make it even, or give an even rope_dim"
-        )
-    if c.rope_dim % 2 or not 0 < c.rope_dim <= c.head_dim:
-        raise ConfigError(f"rope_dim={c.rope_dim}: must be even, above 0 and at most head_dim={c.head_dim}")
-    _positive(c, "rope_base", "rope_attention_factor")
-    if c.rope_scaling == "none":
-        if c.rope_factor != 1.0:
-            raise ConfigError(f"rope_factor={c.rope_factor}: needs rope_scaling")
-        return
-    if c.rope_factor < 1.0:
-        raise ConfigError(f"rope_factor={c.rope_factor}: must be at least 1")
-    if c.rope_scaling in ("llama3", "yarn"):
-        if c.rope_original_max_position is None:
-            raise ConfigError(f"rope_scaling={c.rope_scaling!r}: needs rope_original_max_position")
-        _positive(c, "rope_original_max_position")
-    if c.rope_scaling == "llama3" and not 0 < c.rope_low_freq_factor < c.rope_high_freq_factor:
-        raise ConfigError(
-            f"rope_low_freq_factor={c.rope_low_freq_factor}: must be above 0 and below "
-            f"rope_high_freq_factor={c.rope_high_freq_factor}"
-        )
-    if c.rope_scaling == "yarn" and not 0 < c.rope_beta_slow < c.rope_beta_fast:
-        raise ConfigError(
-            f"rope_beta_slow={c.rope_beta_slow}: must be above 0 and below rope_beta_fast={c.rope_beta_fast}"
-        )
-
-
-def _check_ffn(c: BlockConfig) -> None:
-    if c.ffn_dim == 0 and c.gated:
-        raise ConfigError(f"dim={c.dim}: 8/3 dim rounds down to 0; give ffn_dim")
-    _positive(c, "ffn_dim", "init_std")
-    for name in ("num_experts", "experts_per_token", "shared_ffn_dim"):
-        if getattr(c, name) < 0:
-            raise ConfigError(f"{name}={getattr(c, name)}: must be 0 or more")
-    if c.num_experts == 0:
-        _unused(c, "num_experts", "router", "router_normalized")
-        for name in ("experts_per_token", "shared_ffn_dim"):
-            if getattr(c, name):
-                raise ConfigError(f"{name}={getattr(c, name)}: needs num_experts")
-    elif not 0 < c.experts_per_token <= c.num_experts:
-        raise ConfigError(
-            f"experts_per_token={c.experts_per_token}: must be 1 to num_experts={c.num_experts}"
-        )
-    elif c.ffn_bias:
-        raise ConfigError("ffn_bias=True: experts have no biases in any supported family")
-
-
-def _check_parallel(c: BlockConfig) -> None:
-    if c.parallel != "none" and c.norm_position != "pre":
-        raise ConfigError(f"parallel={c.parallel!r}: needs norm_position='pre', got {c.norm_position!r}")
