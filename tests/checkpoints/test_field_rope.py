@@ -168,7 +168,8 @@ def test_c10_llama3_scaling_has_the_published_frequencies() -> None:
         rope_original_max_position=8192,
     )
     frequencies = inverse_frequencies(config)
-    plain = inverse_frequencies(config.replace(rope_scaling="none", rope_factor=1.0))
+    unscaled = config.replace(rope_scaling="none", rope_factor=1.0, rope_original_max_position=None)
+    plain = inverse_frequencies(unscaled)
     assert frequencies[28] == plain[28] == pytest.approx(3.211446e-3, rel=1e-6)
     assert frequencies[63] == pytest.approx(3.068926e-7, rel=1e-6)
 
