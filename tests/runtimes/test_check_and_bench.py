@@ -31,7 +31,7 @@ def test_check_gives_one_row_for_each_runtime(odd32):
         assert (row.status, row.exit_code, row.reason) == ("PASS", 0, ""), row
         assert 0 < row.ratio <= 1
         assert row.error > 0
-        assert len(row.cases) == 4
+        assert len(row.cases) == 5
     assert (rows["tensorrt"].status, rows["tensorrt"].exit_code) == ("NOT BUILT", 2)
     assert rows["tensorrt"].reason == "artifact has no tensorrt target; export with --to tensorrt"
     assert lines == [f"check {name} ..." for name in rows if name != "tensorrt"]

@@ -21,7 +21,7 @@ def run(pytester):
 
 def test_artifact_becomes_one_test_for_each_runtime_and_shape(run, odd16):
     result = run("--tblock", odd16, "--tblock-runtimes", "onnxruntime", "-v")
-    result.assert_outcomes(passed=4)
+    result.assert_outcomes(passed=5)
     for shape in ("B1S1", "B2S7", "B1S32", "B3S16"):
         result.stdout.fnmatch_lines(f"*tblock::odd16::onnxruntime-float16-{shape} PASSED*")
 
@@ -29,7 +29,7 @@ def test_artifact_becomes_one_test_for_each_runtime_and_shape(run, odd16):
 def test_wrong_graph_fails_with_the_verdict(run, odd32, tmp_path):
     folder = edits.swap_gate_and_up(edits.copy(odd32, tmp_path))
     result = run("--tblock", folder, "--tblock-runtimes", "onnxruntime")
-    result.assert_outcomes(failed=4)
+    result.assert_outcomes(failed=5)
     result.stdout.fnmatch_lines(f"onnxruntime on {folder}, B2 S7: FAIL: y* off by * of the allowance *")
     result.stdout.no_fnmatch_line("*Traceback*")
     assert result.ret == 1
@@ -45,13 +45,13 @@ def test_runtime_missing_here_skips_with_the_reason(run, odd32):
     except RuntimeUnavailable:
         pass
     result = run("--tblock", odd32, "--tblock-runtimes", "tensorrt-rtx", "-rs")
-    result.assert_outcomes(skipped=4)
+    result.assert_outcomes(skipped=5)
     result.stdout.fnmatch_lines("SKIPPED*tensorrt-rtx: no NVIDIA driver found*running it needs a GPU")
 
 
 def test_runtime_asked_for_and_not_built_fails(run, odd16):
     result = run("--tblock", odd16, "--tblock-runtimes", "aoti", "-k", "B2S7")
-    result.assert_outcomes(failed=1, deselected=3)
+    result.assert_outcomes(failed=1, deselected=4)
     result.stdout.fnmatch_lines("*NOT BUILT: artifact has no aoti target; export with --to aoti")
 
 
@@ -69,7 +69,7 @@ def test_several_artifacts_and_own_tests_run_together(run, pytester, odd16, tmp_
         "B2S7 or mine",
     ]
     result = run(*arguments, "-v", "--junitxml=report.xml")
-    result.assert_outcomes(passed=3, deselected=6)
+    result.assert_outcomes(passed=3, deselected=8)
     result.stdout.fnmatch_lines(f"*{twin}::onnxruntime-float16-B2S7 PASSED*")
     assert '<property name="ratio" value="' in (pytester.path / "report.xml").read_text()
 
