@@ -3,9 +3,10 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import models
 import pytest
-from family_report import FamilyReport
+
+from tests import models
+from tests.family_report import FamilyReport
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -61,7 +61,7 @@ class FamilyReport:
 
 def _inapplicable(family: str) -> list[str]:
     """Columns that cannot be: float64 where the family's own code casts to float32, GGUF without a row."""
-    from family_cases import CASES
+    from tests.families.family_cases import CASES
 
     exact = {case.family for case in CASES if case.float64} | {"torch_encoder"}
     in_gguf = {row.name for row in families_gguf.ROWS.values()}

@@ -3,13 +3,13 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from field_runners import IN_ONNX, IN_TORCH, LIMIT, PLAIN, RUNNERS, rows_off
 from torch import Tensor, nn
 
 import tblock.ops
 from tblock import Block, BlockConfig
 from tblock.errors import ConfigError
 from tblock.export import attention_form
+from tests.checkpoints.field_runners import IN_ONNX, IN_TORCH, LIMIT, PLAIN, RUNNERS, rows_off
 
 RANDOM = torch.Generator().manual_seed(0)
 

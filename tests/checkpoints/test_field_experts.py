@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from field_runners import LIMIT, RUNNERS, rows_off
 from torch import Tensor
 
 from tblock import Block, BlockConfig
 from tblock.moe import MixtureOfExperts
 from tblock.weights import fill, random_block_weights
+from tests.checkpoints.field_runners import LIMIT, RUNNERS, rows_off
 
 BASE = {"dim": 24, "num_heads": 2, "ffn_dim": 40, "num_experts": 4, "init_std": 0.3}
 

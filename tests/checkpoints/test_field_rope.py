@@ -5,7 +5,6 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from field_runners import IN_ONNX, LIMIT, RUNNERS, lowered, rows_off
 from torch import Tensor, nn
 
 import tblock.rope_table
@@ -14,6 +13,7 @@ from tblock.checkpoints.rope_layout import with_rope_layout
 from tblock.export.options import OPSETS
 from tblock.rope import inverse_frequencies, rope_tables
 from tblock.weights import fill, random_block_weights
+from tests.checkpoints.field_runners import IN_ONNX, LIMIT, RUNNERS, lowered, rows_off
 
 ROTATED = {
     "half": [-1.984111, 1.959901, 2.462378, 4.019800],

@@ -7,7 +7,6 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
-from gguf_files import HEAD_DIM, metadata, model_file, tensors, write_gguf
 
 from tblock import BlockConfig
 from tblock.checkpoints import open_checkpoint
@@ -15,6 +14,7 @@ from tblock.checkpoints.family import Rule
 from tblock.checkpoints.probe import LIMITS, measure, probe
 from tblock.errors import ConfigError, RuntimeUnavailable
 from tblock.rope import inverse_frequencies
+from tests.checkpoints.gguf_files import HEAD_DIM, metadata, model_file, tensors, write_gguf
 
 
 @pytest.mark.parametrize("stored", [None, "Q8_0"], ids=["float32", "Q8_0"])

@@ -5,11 +5,11 @@ import re
 from pathlib import Path
 
 import pytest
-from family_cases import CASES
-from family_report import FamilyReport
 
 from tblock.checkpoints.matrix import RESULTS, matrix_caption, matrix_rows, write_matrix
 from tblock.errors import ConfigError
+from tests.families.family_cases import CASES
+from tests.family_report import FamilyReport
 
 
 def test_committed_results_cover_every_family_without_failure() -> None:

@@ -10,10 +10,17 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from llama_files import CONFIG, LAYERS, arrays, safetensors_bytes, write_folder, write_shards
 
 from tblock.checkpoints import open_checkpoint
 from tblock.errors import ConfigError
+from tests.checkpoints.llama_files import (
+    CONFIG,
+    LAYERS,
+    arrays,
+    safetensors_bytes,
+    write_folder,
+    write_shards,
+)
 
 _LAST = f"model.layers.{LAYERS - 1}.self_attn.k_proj.weight"
 

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from family_cases import CASES, save_model
-from faults import FAULTS, Fault
-from random_models import random_case
 
 from tblock.checkpoints import Checkpoint, open_checkpoint
 from tblock.checkpoints.probe import LIMITS, measure, probe
 from tblock.errors import ParityError
+from tests.families.family_cases import CASES, save_model
+from tests.families.faults import FAULTS, Fault
+from tests.families.random_models import random_case
 
 _CASE_OF = {
     "QK norm after RoPE": "qwen3",

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import transformers
-from family_cases import CASES, save_model
-from faults import FAULTS
 
 import tblock.export.exporter
 from tblock.cli import main
 from tblock.errors import ExportError
+from tests.families.family_cases import CASES, save_model
+from tests.families.faults import FAULTS
 
 Export = Callable[..., tuple[int, list[str]]]
 

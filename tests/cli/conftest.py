@@ -4,7 +4,8 @@ import sys
 from typing import Any
 
 import pytest
-from outcome import Outcome, Run
+
+from tests.cli.outcome import Outcome, Run
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from outcome import Run
 
 from tblock import preset
 from tblock.ranges import Range
+from tests.cli.outcome import Run
 
 PRESETS = "tiny, transformer-2017, gpt2, bert-base, smollm2-135m, llama-3.2-1b, llama-3-8b"
 RUNTIMES = "eager, compile, aoti, onnxruntime, tensorrt, tensorrt-rtx"

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import typer
-from outcome import Run
 
 from tblock.cli.app import VERBS, _command, app
+from tests.cli.outcome import Run
 
 HIDDEN = {"--best", "--bf16", "--fp16", "--int8", "--noTF32", "--stronglyTyped"}
 """trtexec's flags that a strongly typed build explains or has on already."""

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from outcome import Outcome, Run
 
 import tblock
 from tblock import preset
@@ -16,6 +15,7 @@ from tblock.cli.export_report import print_verdicts
 from tblock.manifest import read_artifact
 from tblock.presets import PRESETS
 from tblock.runtimes import RUNTIMES
+from tests.cli.outcome import Outcome, Run
 
 
 @pytest.fixture(scope="module")

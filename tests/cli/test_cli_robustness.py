@@ -9,13 +9,13 @@ from pathlib import Path
 
 import onnx
 import pytest
-from outcome import Run
 
 from tblock import preset
 from tblock.cli import engine_trial
 from tblock.export import export
 from tblock.manifest import read_artifact
 from tblock.ranges import Range
+from tests.cli.outcome import Run
 
 SHAPES = ("--minShapes", "x:1x1x64", "--optShapes", "x:1x8x64", "--maxShapes", "x:2x16x64")
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy_truth as truth
 import pytest
 import torch
 import torch.nn.functional as F
@@ -19,6 +18,7 @@ from tblock.rope import inverse_frequencies
 from tblock.rope_table import RopeTable
 from tblock.runtimes.verdict import Verdict, judge
 from tblock.weights import DTYPES, fill, random_block_weights, to_array
+from tests.core import numpy_truth as truth
 
 BASE: dict[str, Any] = {
     "dim": 60,

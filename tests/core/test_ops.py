@@ -5,7 +5,6 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import numpy_truth as truth
 import pytest
 import torch
 from torch import Tensor
@@ -13,6 +12,7 @@ from torch import Tensor
 from tblock import ops
 from tblock.runtimes.verdict import BUDGETS, judge
 from tblock.weights import DTYPES, to_array
+from tests.core import numpy_truth as truth
 
 Call = tuple[str, list[Tensor | None], dict[str, Any]]
 

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from odd_block import ODD, SMALL
 
 from tblock.manifest import Artifact
+from tests.export.odd_block import ODD, SMALL
 
 
 @pytest.fixture(scope="session")

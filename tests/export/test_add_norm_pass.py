@@ -3,7 +3,6 @@
 from collections import Counter
 from pathlib import Path
 
-import engine_models as models
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -12,6 +11,7 @@ import pytest
 
 from tblock.export import onnx_bodies, onnx_schema
 from tblock.export.add_norm_pass import AddNormPass
+from tests.export import engine_models as models
 
 CASES = [(dtype, opset) for dtype in ("float32", "float16") for opset in (18, 23)]
 

@@ -4,7 +4,6 @@ import json
 import shutil
 from pathlib import Path
 
-import engine_models as models
 import onnx
 import pytest
 from onnx import helper
@@ -31,6 +30,7 @@ from tblock.export.engine import (
 from tblock.export.engine.builder import EngineOptions, build_engine, build_from_onnx, refit_engine
 from tblock.manifest import Manifest, TensorSpec, file_digest
 from tblock.ranges import Range
+from tests.export import engine_models as models
 
 QUIET = EngineOptions(progress=False)
 SHAPES = {"min_shapes": "x:1x1x64", "opt_shapes": "x:1x16x64", "max_shapes": "x:4x32x64"}

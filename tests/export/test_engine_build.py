@@ -5,7 +5,6 @@ Nothing here executes an engine: that needs a GPU. What is proven is that the bu
 
 from pathlib import Path
 
-import engine_models as models
 import pytest
 from onnx import TensorProto, helper
 
@@ -13,6 +12,7 @@ from tblock.errors import ExportError
 from tblock.export.engine import attention as engine_attention
 from tblock.export.engine import package as engine_package
 from tblock.export.engine.builder import EngineOptions, EngineReport, build_engine, build_from_onnx
+from tests.export import engine_models as models
 
 pytest.importorskip(
     "tensorrt_rtx", reason="TensorRT-RTX is not installed: pip install 'tblock[tensorrt-rtx]'"

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-import engine_models as models
 import pytest
 
 from tblock.export.engine import cache as engine_cache
 from tblock.export.engine.builder import EngineOptions, build_engine
+from tests.export import engine_models as models
 
 pytest.importorskip(
     "tensorrt_rtx", reason="TensorRT-RTX is not installed: pip install 'tblock[tensorrt-rtx]'"

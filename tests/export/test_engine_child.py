@@ -5,12 +5,12 @@ import sys
 import time
 from pathlib import Path
 
-import engine_models as models
 import pytest
 
 from tblock.errors import ExportError
 from tblock.export.engine import child as engine_child
 from tblock.export.engine.builder import EngineOptions, build_engine
+from tests.export import engine_models as models
 
 
 def _ask(code: str, timeout: float = 60.0) -> dict:

@@ -3,7 +3,6 @@
 from pathlib import Path
 from types import SimpleNamespace
 
-import engine_models as models
 import onnx
 import pytest
 from onnx import AttributeProto, TensorProto, helper
@@ -12,6 +11,7 @@ from tblock.contract import DOMAIN, PLUGINS
 from tblock.errors import ArtifactError, ExportError, TblockError
 from tblock.export.engine import fusion as engine_fusion
 from tblock.export.engine.onnx import read_onnx
+from tests.export import engine_models as models
 
 CASES = [(dtype, opset) for dtype in ("float32", "float16") for opset in (18, 23)]
 

@@ -10,7 +10,6 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import engine_models as models
 import pytest
 
 from tblock.errors import ConfigError, ExportError, RuntimeUnavailable
@@ -18,6 +17,7 @@ from tblock.export.engine import child as engine_child
 from tblock.export.engine import choice as engine_choice
 from tblock.export.engine import package as engine_package
 from tblock.export.engine.builder import EngineOptions, EngineReport, Trial, build_engine
+from tests.export import engine_models as models
 
 STAND_IN = """
 import sys, types, warnings

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx_reading as reading
 import pytest
 from onnx import TensorProto
 
@@ -18,6 +17,7 @@ from tblock.manifest import Artifact
 from tblock.runtimes import load
 from tblock.runtimes.parity import judge_runner
 from tblock.weights import random_block_weights
+from tests.export import onnx_reading as reading
 
 Exported = Callable[..., Artifact]
 OPSETS = [18, 23]

@@ -5,11 +5,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx_reading as reading
 import onnxruntime
 import pytest
 import torch
-from odd_block import ODD, SMALL
 from torch import Tensor, nn
 
 from tblock import Block, BlockConfig
@@ -23,6 +21,8 @@ from tblock.runtimes.eager import build_module
 from tblock.runtimes.parity import judge_runner
 from tblock.runtimes.verdict import Verdict, judge
 from tblock.weights import DTYPES, to_array
+from tests.export import onnx_reading as reading
+from tests.export.odd_block import ODD, SMALL
 
 Exported = Callable[..., Artifact]
 LEVELS = ["off", "all"]

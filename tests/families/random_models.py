@@ -3,7 +3,8 @@
 from typing import Any
 
 import numpy as np
-from family_cases import Case
+
+from tests.families.family_cases import Case
 
 _TOKENS = {"vocab_size": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "num_hidden_layers": 2}
 _GATED_ACTS = ("silu", "gelu", "gelu_pytorch_tanh")

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from family_cases import CASES, Case, randomize, save_model
-from family_inputs import worst_error
 from torch import Tensor, nn
 
 from tblock import Block
@@ -17,6 +15,8 @@ from tblock.checkpoints.opening import FAMILIES
 from tblock.checkpoints.probe import LIMITS, probe
 from tblock.checkpoints.reference import FamilyLayer
 from tblock.weights import fill
+from tests.families.family_cases import CASES, Case, randomize, save_model
+from tests.families.family_inputs import worst_error
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 

@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from family_cases import CASES, Case, randomize, save_model
-from family_inputs import LENGTHS, Layer, worst_error
 from torch import Tensor, nn
 
 from tblock import Block, BlockConfig
@@ -26,6 +24,8 @@ from tblock.ranges import Range
 from tblock.runtimes import load
 from tblock.runtimes.parity import judge_runner
 from tblock.weights import fill
+from tests.families.family_cases import CASES, Case, randomize, save_model
+from tests.families.family_inputs import LENGTHS, Layer, worst_error
 
 RANGES: dict[str, Any] = {"batch": Range(1, 2, 3), "seq": Range(1, 7, max(LENGTHS))}
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from family_cases import CASES, save_model
 from safetensors.numpy import load_file, save_file
 
 from tblock.checkpoints import open_checkpoint
 from tblock.checkpoints.probe import probe
 from tblock.errors import ConfigError
+from tests.families.family_cases import CASES, save_model
 
 
 def saved(name: str, folder: Path) -> Path:

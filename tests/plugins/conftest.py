@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
-from plugin_harness import Harness, build_harness, interpret
 
 from tblock.export.plugins import library
 from tblock.export.plugins.build import check_tools, compile_library, generate
 from tblock.export.plugins.headers import find_headers
 from tblock.export.plugins.selfcheck import Result
+from tests.plugins.plugin_harness import Harness, build_harness, interpret
 
 
 @pytest.fixture(scope="session")

@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
-from plugin_harness import Harness
 
 from tblock.contract import DOMAIN, PLUGINS, Attribute, Port
 from tblock.errors import ExportError
 from tblock.export.plugins import codegen, library, variants
+from tests.plugins.plugin_harness import Harness
 
 _FLOAT32_FIELD = 1  # nvinfer1::PluginFieldType::kFLOAT32
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from plugin_harness import Harness
+
+from tests.plugins.plugin_harness import Harness
 
 _SCRIPT = Path(__file__).parents[2] / "bench" / "gpu_check.py"
 

@@ -8,11 +8,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from plugin_harness import Harness
 
 from tblock.export.plugins import library
 from tblock.export.plugins.build import compile_library
 from tblock.export.plugins.headers import find_headers
+from tests.plugins.plugin_harness import Harness
 
 _NOT_EXECUTED = 3
 

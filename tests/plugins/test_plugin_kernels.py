@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from plugin_harness import interpret
 
 from tblock.export.plugins.selfcheck import BUDGET, CASES, Case, Result
+from tests.plugins.plugin_harness import interpret
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-import artifact_edits
 import pytest
+
+from tests.runtimes import artifact_edits
 
 
 def _export(tmp_path_factory: pytest.TempPathFactory, name: str, **options: object) -> Path:

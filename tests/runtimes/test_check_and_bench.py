@@ -2,7 +2,6 @@
 
 import json
 
-import artifact_edits as edits
 import numpy as np
 import pytest
 
@@ -12,6 +11,7 @@ from tblock.manifest import GOLDEN
 from tblock.runtimes import BenchRow, CheckRow, bench, check
 from tblock.runtimes.latency import full_sizes, work
 from tblock.runtimes.parity import golden_cases
+from tests.runtimes import artifact_edits as edits
 
 
 def rewrite_golden(folder, change):

@@ -2,7 +2,6 @@
 
 import shutil
 
-import artifact_edits as edits
 import numpy as np
 import pytest
 
@@ -11,6 +10,7 @@ from tblock.manifest import read_artifact
 from tblock.runtimes import load
 from tblock.runtimes.onnx_file import external_files, external_locations
 from tblock.runtimes.parity import judge_runner
+from tests.runtimes import artifact_edits as edits
 
 
 def cut(path, size=1000):

@@ -4,12 +4,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from artifact_edits import ODD
 
 from tblock.errors import ArtifactError
 from tblock.manifest import Manifest, TensorSpec
 from tblock.ranges import Range
 from tblock.runtimes.inputs import check_inputs, output_shape, shape_label
+from tests.runtimes.artifact_edits import ODD
 
 
 def make_manifest(dtype: str = "float32") -> Manifest:

@@ -3,8 +3,9 @@
 import subprocess
 import sys
 
-import artifact_edits as edits
 import pytest
+
+from tests.runtimes import artifact_edits as edits
 
 pytest_plugins = ["pytester"]
 

@@ -6,16 +6,16 @@ The half behind the driver check runs against tests/runtimes/fake_gpu.py only; i
 import sys
 from types import ModuleType
 
-import artifact_edits as edits
 import numpy as np
 import pytest
-from fake_gpu import FakeCudaRuntime, FakeEngine, FakeTensorRt, expected
 
 from tblock.errors import ArtifactError, RuntimeUnavailable, TblockError
 from tblock.runtimes import load
 from tblock.runtimes.engine_file import check_architecture, check_bytes, check_version
 from tblock.runtimes.gpu import Gpu, require_gpu
 from tblock.runtimes.trt import KEPT_PLANS
+from tests.runtimes import artifact_edits as edits
+from tests.runtimes.fake_gpu import FakeCudaRuntime, FakeEngine, FakeTensorRt, expected
 
 ENGINE = "model.rtx.engine"
 
