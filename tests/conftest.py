@@ -1,5 +1,7 @@
 """Fixtures and options that several rooms' tests share."""
 
+import fcntl
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -7,6 +9,10 @@ import pytest
 
 from tests import models
 from tests.family_report import FamilyReport
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Before torch is loaded: workers share the cores, so each has one thread, and so have its children.
+    os.environ.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,6 +37,29 @@ def smollm2_gguf() -> Path:
 def minilm_folder() -> Path:
     """all-MiniLM-L6-v2 as a Hugging Face folder."""
     return _or_skip(models.minilm_folder)
+
+
+Once = Callable[[str, Callable[[Path], object]], Path]
+"""`once(name, make)`: the folder or file that `make(path)` wrote, made by one worker and read by all."""
+
+
+@pytest.fixture(scope="session")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
+    """What is expensive is made once a session, however many workers there are; nobody may change it."""
+    base = tmp_path_factory.getbasetemp()
+    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "once"
+    shared.mkdir(exist_ok=True)
+
+    def make(name: str, build: Callable[[Path], object]) -> Path:
+        path, done = shared / name, shared / f"{name}.done"
+        with (shared / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not done.exists():
+                build(path)
+                done.touch()
+        return path
+
+    return make
 
 
 @pytest.fixture(scope="session")

@@ -25,14 +25,14 @@ def artifacts(smollm2_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> d
     return {n: export(smollm2_gguf, folder / f"layer{n}", layer=n, to=to) for n in LAYERS}
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("layer", LAYERS)
 def test_smollm2_float32_layer_passes_on_every_runtime(artifacts: dict[int, Artifact], layer: int) -> None:
     rows = {row.runtime: row for row in check(artifacts[layer].folder, HERE)}
     assert {name: rows[name].status for name in HERE} == dict.fromkeys(HERE, "PASS"), rows
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("layer", LAYERS)
 def test_smollm2_engine_is_built_and_runs_or_needs_a_gpu(artifacts: dict[int, Artifact], layer: int) -> None:
     artifact = artifacts[layer]

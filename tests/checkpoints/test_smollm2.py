@@ -56,7 +56,7 @@ def test_layer_equals_transformers_on_real_hidden_states(checkpoint: Checkpoint,
     assert error_BS.max() <= LIMITS["float32"]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_every_hidden_state_equals_transformers(checkpoint: Checkpoint, stream) -> None:
     x_BSD = torch.from_numpy(checkpoint.embed(TOKENS))[None]
     peak = 0.0

@@ -342,7 +342,7 @@ def test_memory_of_a_stage_is_its_peak_above_the_baseline() -> None:
     assert quiet.peak_bytes < 32_000_000 < 60_000_000 < busy.peak_bytes < 96_000_000
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from Linux's /proc")
 def test_peak_memory_of_an_export_is_at_most_two_and_a_half_times_the_weights(tmp_path: Path) -> None:
     """In a fresh process: one block of llama-3.2-1b, 243 MB in float32."""

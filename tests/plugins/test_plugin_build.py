@@ -180,7 +180,7 @@ def test_plugin_build_error_is_one_line(generated: Path, tmp_path: Path) -> None
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_plugin_build_from_nothing_needs_no_nvcc(tmp_path: Path, plugin_library: Path) -> None:
     """A fresh cache and a PATH without nvcc; the result is the same file, whatever folder it was built in."""
     folders = [d for d in os.environ["PATH"].split(os.pathsep) if not Path(d, "nvcc").exists()]

@@ -18,7 +18,7 @@ def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=300)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_plugin_gpu_check_dry_run_walks_everything(
     harness: Harness, plugin_library: Path, tmp_path: Path
 ) -> None:

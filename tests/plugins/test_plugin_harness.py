@@ -27,7 +27,7 @@ def test_plugin_interfaces_hold(harness: Harness, plugin_library: Path, threads:
     assert _passed(done), done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_plugin_interfaces_hold_under_sanitizers(sanitized: tuple[Harness, Path]) -> None:
     program, built = sanitized
     done = program.run(built, "walk", "8")
@@ -105,7 +105,7 @@ def twin_folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return folder / "source", folder / "build"
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("twin", _TWINS)
 def test_plugin_cpp_broken_twin_is_caught(
     twin: str, twin_folders: tuple[Path, Path], generated: Path, harness: Harness

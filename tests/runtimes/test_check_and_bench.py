@@ -19,7 +19,7 @@ def rewrite_golden(folder, change):
     return edits.reseal(folder)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_check_gives_one_row_for_each_runtime(odd32):
     lines = []
     # compile is in test_runner_contract: compiling twice takes longer than all the rest.

@@ -1,0 +1,66 @@
+"""Writing files of the user's: refused before the work where it cannot succeed, whole or not at all, and
+errors of the disk in one line. Imports only the standard library.
+"""
+
+import contextlib
+import errno
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from tblock.errors import ConfigError, ExportError
+
+
+def check_writable_file(path: Path, where: str = "") -> None:
+    """Refuse, before any work, a path that no file can be renamed to.
+
+    Args:
+        path: of the file to come; its folder must exist.
+        where: the flag, named in front of the message.
+
+    Raises:
+        ConfigError: a folder, or in a folder that is missing or cannot be written.
+    """
+    name = f"{where} {path}".strip()
+    if path.is_dir():
+        raise ConfigError(f"{name}: is a folder, wanted a path for a file")
+    if not path.parent.is_dir():
+        raise ConfigError(f"{name}: no such folder {path.parent}")
+    try:
+        # Permission bits say too little: /proc and read-only mounts look writable to root.
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise ConfigError(
+            f"{name}: the folder {path.parent} cannot be written ({disk_error(error)})"
+        ) from None
+
+
+@contextlib.contextmanager
+def whole_file(target: Path, where: str = "") -> Iterator[Path]:
+    """A path to write to, which becomes `target` when the block ends without an error, else vanishes.
+
+    Args:
+        target: the file; its folder exists.
+        where: the flag, named in front of the message.
+
+    Raises:
+        ExportError: the disk is full or a write failed; the file at the path is as it was.
+    """
+    fresh = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        yield fresh
+        with fresh.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(fresh, target)
+    except OSError as error:
+        raise ExportError(f"{where} {target}: {disk_error(error)}; nothing was changed".strip()) from error
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def disk_error(error: OSError) -> str:
+    """What the system said, in words: which file, and that a disk is full where it is."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    what = "the disk is full" if full else error.strerror or str(error)
+    return f"{what} ({error.filename})" if full and error.filename else what
