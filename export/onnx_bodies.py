@@ -43,6 +43,12 @@ _SWIGLU = """
 """
 
 
+def _bodies(opset: int) -> dict[str, str]:
+    """Name of a row to its body; RMSNormalization exists from opset 23 on."""
+    rms = _RMS_23 if opset >= 23 else _RMS_18
+    return {"rms_norm": rms, "add_rms_norm": _add_then(rms), "swiglu": _SWIGLU}
+
+
 def _add_then(rms: str) -> str:
     return "    sum = Add (x, residual)\n" + rms.replace("(x)", "(sum)").replace(", x)", ", sum)")
 
@@ -52,15 +58,13 @@ def function(row: OpRow, opset: int) -> onnx.FunctionProto:
 
     Args:
         row: with an ONNX name.
-        opset: of the model; RMSNormalization exists from 23 on.
+        opset: of the model.
     """
-    rms = _RMS_23 if opset >= 23 else _RMS_18
-    body = {"rms_norm": rms, "add_rms_norm": _add_then(rms), "swiglu": _SWIGLU}[row.name]
     attributes = ", ".join([*(a.name for a in row.attributes), *plugin_attributes(row)])
     inputs, outputs = (", ".join(p.name for p in ports) for ports in (row.inputs, row.outputs))
     return onnx.parser.parse_function(
         f'<domain: "{DOMAIN}", opset_import: ["": {opset}]>\n'
-        f"{row.onnx_name} <{attributes}> ({inputs}) => ({outputs}) {{\n{body}\n}}"
+        f"{row.onnx_name} <{attributes}> ({inputs}) => ({outputs}) {{\n{_bodies(opset)[row.name]}\n}}"
     )
 
 

@@ -24,7 +24,7 @@ from tblock.config import BlockConfig
 from tblock.contract import DOMAIN, PLUGINS
 from tblock.errors import ExportError, reason
 from tblock.export import attention_form, onnx_bodies
-from tblock.export.add_norm_pass import AddNormPass
+from tblock.export.fuse_add_pass import FuseAddPass
 from tblock.export.onnx_translation import translation_table
 from tblock.export.weights_file import Slice
 from tblock.manifest import TensorSpec
@@ -83,8 +83,8 @@ def lower(
     _name_ends(model, inputs, outputs)
     _store_weights_outside(model, weights)
     _clean(model)
-    add_norm = AddNormPass()
-    add_norm(model)
+    fuse_add = FuseAddPass()
+    fuse_add(model)
     fused = Counter(node.op_type for node in model.graph if node.domain == DOMAIN)
     for proto in onnx_bodies.functions(set(fused), opset):
         function = ir.serde.deserialize_function(proto)
@@ -92,9 +92,8 @@ def lower(
     model.ir_version = IR_VERSION
     model.producer_name, model.producer_version = "tblock", ""
     _promise(model, opset)
-    passes_fired = {"add_rms_norm": add_norm.fired}
     return OnnxGraph(
-        model=model, opset=opset, attention=form, fused=dict(sorted(fused.items())), passes=passes_fired
+        model=model, opset=opset, attention=form, fused=dict(sorted(fused.items())), passes=fuse_add.fired
     )
 
 

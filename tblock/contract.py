@@ -1,7 +1,9 @@
-"""The op contract: one row per fused op, the single place where a signature is written down.
+"""The op contract: one row per fused op, the single place where its name and signature are written down.
 
-The torch schema, the ONNX node and function, the plugin's fields and the C++ header are generated from a row
-or tested against it. Owns no math (that is in `tblock.ops`) and imports only the standard library.
+The torch schema, the ONNX node and function, the graph pass, the plugin's fields, the order of a kernel's
+arguments and the C++ header are generated from a row or tested against it. A new op is a row here, its math
+in `tblock/ops.py`, its ONNX form in `export/onnx_bodies.py` and its kernel in `export/plugins/kernels/`.
+Owns no math and imports only the standard library.
 """
 
 from dataclasses import dataclass
@@ -13,6 +15,10 @@ DOMAIN = "tblock"
 CastPolicy = Literal["float32"]
 """`float32`: read in the tensor's dtype, compute in float32 (float64 in float64), round once at the end."""
 
+Kind = Literal["rowwise", "elementwise"]
+"""How a kernel of ours works: `rowwise` sums over the last axis, so one program holds whole rows;
+`elementwise` knows no rows, so a contiguous tensor is one long row."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Port:
@@ -20,7 +26,8 @@ class Port:
 
     Attributes:
         name: argument name in torch, ONNX and C++.
-        dims: dimension letters (DESIGN section 5), space separated; `...` stands for any leading dims.
+        dims: dimension letters (B batch, S and T lengths, D width, F FFN width, H and K heads, E head width,
+            R rotated width), space separated; `...` stands for any leading dims.
         dtype: `T` (the op's float type) or `bool`.
         optional: whether the caller may leave it out.
     """
@@ -33,11 +40,21 @@ class Port:
 
 @dataclass(frozen=True, kw_only=True)
 class Attribute:
-    """One attribute of an op. Attributes have no defaults: every node and plugin field is explicit."""
+    """One attribute of an op. Attributes have no defaults: every node and plugin field is explicit.
+
+    Attributes:
+        name: in torch, ONNX and C++, and of the kernel's argument.
+        kind: `float` (float32 in a kernel) or `int` (int32).
+        doc: what it does.
+        positive: whether it must be above 0; a float must be finite in any case.
+        examples: the values that kernels are checked with, for ops that have one.
+    """
 
     name: str
     kind: Literal["float", "int"]
     doc: str
+    positive: bool = False
+    examples: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +69,9 @@ class OpRow:
         inputs, outputs: tensors in order.
         attributes: attributes in order.
         cast_policy: how low precision is handled.
+        kind: how its kernel works; None where there is none of ours.
+        fuses: the op that this one computes on a sum: its first two inputs are added, the other inputs and
+            all attributes are those of the fused op, and the sum is its first output.
     """
 
     name: str
@@ -61,6 +81,8 @@ class OpRow:
     outputs: tuple[Port, ...]
     attributes: tuple[Attribute, ...] = ()
     cast_policy: CastPolicy = "float32"
+    kind: Kind | None = None
+    fuses: str | None = None
 
     @property
     def torch_schema(self) -> str:
@@ -73,9 +95,18 @@ class OpRow:
         return f"{self.name}({', '.join(args)}) -> {returns if len(self.outputs) == 1 else f'({returns})'}"
 
 
-_EPS = Attribute(name="eps", kind="float", doc="added to the mean square inside the root; finite and above 0")
+_EPS = Attribute(
+    name="eps",
+    kind="float",
+    doc="added to the mean square inside the root; finite and above 0",
+    positive=True,
+    examples=(1e-5,),
+)
 _OFFSET = Attribute(
-    name="weight_offset", kind="float", doc="added to the weight: 0, or 1 in the Gemma family"
+    name="weight_offset",
+    kind="float",
+    doc="added to the weight: 0, or 1 in the Gemma family",
+    examples=(0.0, 1.0),
 )
 
 RMS_NORM = OpRow(
@@ -85,6 +116,7 @@ RMS_NORM = OpRow(
     inputs=(Port(name="x", dims="... D"), Port(name="weight", dims="D")),
     outputs=(Port(name="y", dims="... D"),),
     attributes=(_EPS, _OFFSET),
+    kind="rowwise",
 )
 ADD_RMS_NORM = OpRow(
     name="add_rms_norm",
@@ -93,6 +125,8 @@ ADD_RMS_NORM = OpRow(
     inputs=(Port(name="x", dims="... D"), Port(name="residual", dims="... D"), Port(name="weight", dims="D")),
     outputs=(Port(name="sum", dims="... D"), Port(name="y", dims="... D")),
     attributes=(_EPS, _OFFSET),
+    kind="rowwise",
+    fuses="rms_norm",
 )
 SWIGLU = OpRow(
     name="swiglu",
@@ -100,6 +134,7 @@ SWIGLU = OpRow(
     onnx_name="TblockSwiGLU",
     inputs=(Port(name="gate", dims="... F"), Port(name="up", dims="... F")),
     outputs=(Port(name="y", dims="... F"),),
+    kind="elementwise",
 )
 ROPE = OpRow(
     name="rope",

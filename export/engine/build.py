@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tblock.contract import PLUGINS
 from tblock.errors import ExportError
 from tblock.export.engine import (
     attention as engine_attention,
@@ -89,9 +90,10 @@ def build(
     network, parser = engine_network.parse(trt, builder, log.logger, job.onnx, title)
     plugin_layers = engine_fusion.check_taken(network, job.fusion, job.fused, job.fused_nodes, title)
     reductions = engine_network.check_reductions(network, title)
-    if job.fusion == "native" and any("RMSNorm" in name for name in job.fused) and not reductions:
+    rowwise = [str(r.onnx_name) for r in PLUGINS if r.kind == "rowwise" and r.onnx_name in job.fused]
+    if job.fusion == "native" and rowwise and not reductions:
         raise ExportError(
-            f"{title}: {job.onnx.name} has RMSNorm nodes, the parsed network sums over no activations"
+            f"{title}: {job.onnx.name} has {', '.join(rowwise)}, the parsed network sums over no activations"
         )
     counts = engine_network.layer_counts(network)
     attention = engine_attention.choose_kernels(trt, network)

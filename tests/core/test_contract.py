@@ -1,5 +1,6 @@
 """The op contract: every registered op has its row, and no name of ours is taken for a standard one."""
 
+import dataclasses
 import inspect
 
 import onnx.defs
@@ -70,3 +71,42 @@ def test_onnx_name_that_is_a_standard_one_is_caught(name: str) -> None:
 def test_rows_share_no_name_and_start_at_version_one() -> None:
     assert len({row.name for row in ROWS}) == len(ROWS)
     assert all(row.version >= 1 and row.cast_policy == "float32" for row in ROWS)
+
+
+def test_rows_with_a_kernel_say_how_it_works() -> None:
+    for row in ROWS:
+        assert (row.kind is not None) == (row in PLUGINS)
+    for attribute in (a for row in PLUGINS for a in row.attributes):
+        assert attribute.examples
+        assert all(value > 0 or not attribute.positive for value in attribute.examples)
+
+
+def misfits(rows: tuple[contract.OpRow, ...]) -> list[str]:
+    """Rows that do not take an Add and then the op they say they fuse."""
+    by_name = {row.name: row for row in rows}
+    wrong = []
+    for row in (r for r in rows if r.fuses is not None):
+        fused = by_name[str(row.fuses)]
+        summands, rest = row.inputs[:2], row.inputs[2:]
+        fits = (
+            [p.dims for p in summands] == [fused.inputs[0].dims] * 2 == [row.outputs[0].dims] * 2
+            and rest == fused.inputs[1:]
+            and row.outputs[1:] == fused.outputs
+            and (row.attributes, row.kind, row.cast_policy)
+            == (fused.attributes, fused.kind, fused.cast_policy)
+        )
+        wrong += [] if fits else [row.name]
+    return wrong
+
+
+def test_fusing_rows_are_an_add_and_the_op_they_name() -> None:
+    assert misfits(ROWS) == []
+    assert [row.fuses for row in ROWS if row.fuses] == ["rms_norm"]
+
+
+@pytest.mark.parametrize(
+    "change", [{"fuses": "swiglu"}, {"attributes": ()}, {"outputs": contract.ADD_RMS_NORM.outputs[::-1][:1]}]
+)
+def test_fusing_row_that_is_no_add_and_its_op_is_caught(change: dict) -> None:
+    broken = dataclasses.replace(contract.ADD_RMS_NORM, **change)
+    assert misfits(tuple(broken if row == contract.ADD_RMS_NORM else row for row in ROWS)) == ["add_rms_norm"]

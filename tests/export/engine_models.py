@@ -99,13 +99,14 @@ def exported_unfused(folder: Path, *, dtype: str, opset: int) -> Path:
     """The default block before its residual Add is fused into the norm; the path of its model.onnx."""
 
     class Nothing:
-        fired = 0
+        def __init__(self) -> None:
+            self.fired: dict[str, int] = {}
 
         def __call__(self, model: object) -> None:
             """Leave the model as it is."""
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(onnx_model, "AddNormPass", Nothing)
+        patch.setattr(onnx_model, "FuseAddPass", Nothing)
         return _export(folder, dtype=dtype, opset=opset)
 
 

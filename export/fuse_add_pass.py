@@ -1,86 +1,89 @@
-"""Graph pass: a residual Add whose sum is normalized becomes one TblockAddRMSNorm node, outputs sum and y.
+"""Graph pass: an Add in front of an op of ours becomes one node where the contract has an op that fuses both.
 
-Requires: an onnx_ir model with TblockRMSNorm nodes; shapes on the values around them, as torch.onnx writes
+Requires: an onnx_ir model with nodes of the contract; shapes on the values around them, as torch.onnx writes
 (where a shape is not known, or the Add might broadcast, nothing is done).
-Ensures: the same values come out (the node's function body is Add, then the norm of the rounded sum); later
-users of the sum read the node's first output; graph outputs keep their names; the bodies of all fused ops in
-use are in the model, and no others. `AddNormPass.fired` is how many pairs it replaced.
+Ensures: the same values come out (the node's function body is Add, then the fused op on the rounded sum);
+later users of the sum read the node's first output; graph outputs keep their names; the bodies of all ops of
+ours in use are in the model, and no others. `FuseAddPass.fired` is how many pairs it replaced, by op.
 
-Why: one pass over memory instead of two, and half as many layers, where a kernel of ours runs the node
-(DESIGN 4).
+Why: one pass over memory instead of two, and half as many layers, where a kernel of ours runs the node.
 """
 
 from collections.abc import Iterable
 
 import onnx_ir as ir
 
-from tblock.contract import ADD_RMS_NORM, DOMAIN, PLUGINS, RMS_NORM, SWIGLU
+from tblock.contract import DOMAIN, PLUGINS, OpRow
 from tblock.export import onnx_bodies
 from tblock.export.onnx_schema import plugin_attributes
 
 _SAME_SHAPE = {"Cast", "Identity", "Neg", "Relu", "Sigmoid", "Tanh", "Gelu", "Erf"}
 """Standard operators whose output has the shape of their first input."""
 
+_OURS_SAME_SHAPE = {
+    row.onnx_name for row in PLUGINS if all(port.dims == row.inputs[0].dims for port in row.outputs)
+}
+"""The same of ours."""
 
-_NORMS = {RMS_NORM.onnx_name, ADD_RMS_NORM.onnx_name}
 
-
-class AddNormPass(ir.passes.InPlacePass):
-    """Add(a, b) -> sum, RMSNorm(sum, weight) -> y becomes AddRMSNorm(a, b, weight) -> sum, y.
+class FuseAddPass(ir.passes.InPlacePass):
+    """Add(a, b) -> sum, Op(sum, ...) -> y becomes AddOp(a, b, ...) -> sum, y.
 
     Attributes:
-        fired: pairs replaced by the last call.
+        fired: pairs replaced by the last call, by the name of the fusing op.
     """
 
     def __init__(self) -> None:
-        self.fired = 0
+        self._fusing = {op.onnx_name: row for row in PLUGINS for op in PLUGINS if row.fuses == op.name}
+        self.fired = {row.name: 0 for row in self._fusing.values()}
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run on a model, in place."""
-        self.fired = 0
+        self.fired = dict.fromkeys(self.fired, 0)
         sizes = _Sizes(model.graph)
-        for norm in list(model.graph):
-            if (norm.domain, norm.op_type) == (DOMAIN, RMS_NORM.onnx_name):
-                add = norm.inputs[0].producer() if norm.inputs[0] is not None else None
-                if add is not None and _fits(add, norm, sizes):
-                    _replace(model.graph, add, norm)
-                    self.fired += 1
-        if self.fired:
-            # The norm's weight may be a constant that stands after the Add.
+        for node in list(model.graph):
+            row = self._fusing.get(node.op_type) if node.domain == DOMAIN else None
+            add = node.inputs[0].producer() if row and node.inputs[0] is not None else None
+            if row is not None and add is not None and _fits(add, node, sizes):
+                _replace(model.graph, add, node, row)
+                self.fired[row.name] += 1
+        modified = any(self.fired.values())
+        if modified:
+            # The op's weight may be a constant that stands after the Add.
             model.graph.sort()
             _set_bodies(model)
-        return ir.passes.PassResult(model, modified=self.fired > 0)
+        return ir.passes.PassResult(model, modified=modified)
 
 
-def _fits(add: ir.Node, norm: ir.Node, sizes: "_Sizes") -> bool:
-    if (add.domain, add.op_type) != ("", "Add") or add.graph is not norm.graph:
+def _fits(add: ir.Node, node: ir.Node, sizes: "_Sizes") -> bool:
+    if (add.domain, add.op_type) != ("", "Add") or add.graph is not node.graph:
         return False
-    weight = norm.inputs[1]
-    source = weight.producer() if weight is not None else None
-    if weight is None or not (source is None or source.op_type == "Constant"):
-        return False
+    for weight in node.inputs[1:]:
+        source = weight.producer() if weight is not None else None
+        if weight is None or not (source is None or source.op_type == "Constant"):
+            return False
     first, second = add.inputs
     return sizes.equal(first, second)
 
 
-def _replace(graph: ir.Graph, add: ir.Node, norm: ir.Node) -> None:
-    assert ADD_RMS_NORM.onnx_name is not None
-    attributes = [norm.attributes[a.name] for a in ADD_RMS_NORM.attributes]
-    attributes += [ir.AttrString(name, value) for name, value in plugin_attributes(ADD_RMS_NORM).items()]
+def _replace(graph: ir.Graph, add: ir.Node, node: ir.Node, row: OpRow) -> None:
+    assert row.onnx_name is not None
+    attributes = [node.attributes[a.name] for a in row.attributes]
+    attributes += [ir.AttrString(name, value) for name, value in plugin_attributes(row).items()]
     fused = ir.Node(
         DOMAIN,
-        ADD_RMS_NORM.onnx_name,
-        inputs=[*add.inputs, norm.inputs[1]],
+        row.onnx_name,
+        inputs=[*add.inputs, *node.inputs[1:]],
         attributes=attributes,
-        num_outputs=2,
-        name=f"{norm.name}_add" if norm.name else None,
+        num_outputs=len(row.outputs),
+        name=f"{node.name}_add" if node.name else None,
     )
     ir.convenience.replace_nodes_and_values(
         graph,
         insertion_point=add,
-        old_nodes=[add, norm],
+        old_nodes=[add, node],
         new_nodes=[fused],
-        old_values=[add.outputs[0], norm.outputs[0]],
+        old_values=[add.outputs[0], *node.outputs],
         new_values=fused.outputs,
     )
 
@@ -109,11 +112,8 @@ class _Sizes:
             output = node.outputs[0] if node.outputs else None
             if first is None or output is None or first.shape is None or output.shape is None:
                 continue
-            keeps = (node.domain == "" and node.op_type in _SAME_SHAPE) or (node.domain, node.op_type) in (
-                (DOMAIN, RMS_NORM.onnx_name),
-                (DOMAIN, SWIGLU.onnx_name),
-            )
-            if keeps and len(first.shape) == len(output.shape):
+            known = {"": _SAME_SHAPE, DOMAIN: _OURS_SAME_SHAPE}.get(node.domain, set())
+            if node.op_type in known and len(first.shape) == len(output.shape):
                 self._join(first.shape, output.shape)
             elif (node.domain, node.op_type) == ("", "MatMul") and _rank(node.inputs[1]) == 2:
                 self._join(list(first.shape)[:-1], list(output.shape)[:-1])
@@ -140,11 +140,11 @@ class _Sizes:
 
 
 def _shape(value: ir.Value | None) -> ir.Shape | None:
-    """Of a value, or of its norm's input where shape inference left its output without one."""
+    """Of a value, or of our op's input where shape inference left the output without one."""
     if value is None or value.shape is not None:
         return None if value is None else value.shape
     producer = value.producer()
-    if producer is None or producer.domain != DOMAIN or producer.op_type not in _NORMS:
+    if producer is None or producer.domain != DOMAIN or producer.op_type not in _OURS_SAME_SHAPE:
         return None
     return _shape(producer.inputs[0])
 
