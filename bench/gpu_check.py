@@ -18,6 +18,7 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -40,19 +41,23 @@ HARNESS_SECONDS = 120
 
 def run_harness(harness: Path | None, library: Path | None, setup: Setup) -> dict[str, Any]:
     """The C++ harness: plugins attached, enqueued and compared."""
+    from tblock.export.plugins import case_file
     from tblock.export.plugins.selfcheck import BUDGET
 
     if harness is None or library is None:
         return {"status": "not executed", "reason": "no --harness or no --library"}
-    command = [str(harness), str(library), "execute", "1", *(str(u) for u in BUDGET["gpu"].values())]
-    seconds = min(HARNESS_SECONDS, setup.left())
-    if seconds <= 0:
-        return dict(TIME_IS_UP)
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
-    except subprocess.TimeoutExpired:
-        status = "fail" if seconds == HARNESS_SECONDS else "not executed"
-        return {"status": status, "reason": f"stopped after {seconds:.0f} s"}
+    with tempfile.TemporaryDirectory() as scratch:
+        cases = case_file.write(Path(scratch, "cases"))
+        budgets = [str(units) for units in BUDGET["gpu"].values()]
+        command = [str(harness), str(library), "execute", "1", str(cases), *budgets]
+        seconds = min(HARNESS_SECONDS, setup.left())
+        if seconds <= 0:
+            return dict(TIME_IS_UP)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
+        except subprocess.TimeoutExpired:
+            status = "fail" if seconds == HARNESS_SECONDS else "not executed"
+            return {"status": status, "reason": f"stopped after {seconds:.0f} s"}
     lines = done.stdout.splitlines()
     if done.returncode == HARNESS_NOT_EXECUTED and setup.dry:
         return {"status": "not executed", "reason": lines[0] if lines else ""}

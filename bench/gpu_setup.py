@@ -1,6 +1,7 @@
 """What the parts of `gpu_check` share: where it runs, how long it may, and the launch through the library."""
 
 import ctypes
+import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -41,24 +42,26 @@ class Setup:
         return None
 
 
-def library_launch(library: ctypes.CDLL) -> Callable[[str, list[Tensor], float, float], None]:
+def library_launch(library: ctypes.CDLL) -> Callable[[str, list[Tensor], tuple[float, ...]], None]:
     """Launches through the library's C interface, on torch's current stream."""
-    from tblock.export.plugins.variants import DTYPES, OPS
+    from tblock.export.plugins.variants import DTYPES, OPS, row_of
 
     library.tblock_plugin_error.restype = ctypes.c_char_p
     names = list(DTYPES)
 
-    def launch(op: str, tensors: list[Tensor], eps: float, weight_offset: float) -> None:
+    def launch(op: str, tensors: list[Tensor], fields: tuple[float, ...]) -> None:
+        row = row_of(op)
         rows, width = tensors[0].shape
         stride = tensors[0].stride(0)
-        if op == "swiglu" and stride == width:
+        if row.kind == "elementwise" and stride == width:
             rows, width, stride = 1, rows * width, rows * width
         pointers = (ctypes.c_void_p * len(tensors))(*(t.data_ptr() for t in tensors))
         dtype = names.index(str(tensors[0].dtype).removeprefix("torch."))
         sizes = (ctypes.c_int64(rows), ctypes.c_int64(width), ctypes.c_int64(stride))
-        scalars = (ctypes.c_float(eps), ctypes.c_float(weight_offset))
+        formats = "".join("f" if a.kind == "float" else "i" for a in row.attributes)
+        scalars = ctypes.create_string_buffer(struct.pack(f"={formats}", *fields))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        if library.tblock_plugin_launch(OPS.index(op), dtype, pointers, *sizes, *scalars, stream):
+        if library.tblock_plugin_launch(OPS.index(op), dtype, pointers, *sizes, scalars, stream):
             raise RuntimeError(f"{op}: {library.tblock_plugin_error().decode()}")
 
     return launch

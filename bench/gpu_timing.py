@@ -52,6 +52,7 @@ def make_timing(op: str, rows: int, packed: bool, setup: Setup) -> Timing:
     weight = torch.randn(WIDTH, **make)
     ops = torch.ops.tblock
     options = {"eps": EPS, "weight_offset": 0.0}
+    fields = () if op == "swiglu" else tuple(options.values())
     calls: dict[str, Callable[[], object]] = {}
     if op == "rms_norm":
         tensors = [a, weight, y]
@@ -75,7 +76,7 @@ def make_timing(op: str, rows: int, packed: bool, setup: Setup) -> Timing:
         # Two reads and one write for each element, like the kernel.
         calls["copy"] = lambda: torch.add(gate, up, out=y)
         moved = 3
-    calls = {"tblock": lambda: launch(op, tensors, EPS, 0.0), **calls, **peers(op, packed, a, b, weight)}
+    calls = {"tblock": lambda: launch(op, tensors, fields), **calls, **peers(op, packed, a, b, weight)}
     return Timing(
         op=op, rows=rows, packed=packed, bytes_moved=moved * a.numel() * a.element_size(), calls=calls
     )

@@ -73,8 +73,8 @@ def family_report(request: pytest.FixtureRequest) -> Iterator[FamilyReport]:
 
 
 @pytest.fixture(scope="session")
-def plugin_library() -> Path:
+def plugin_library(once: Once) -> Path:
     """The plugin library as `tblock plugin build` makes it, from the per-user cache when it is there."""
     from tblock.export.plugins import build
 
-    return build()
+    return Path(once("plugin-library", lambda path: path.write_text(str(build()))).read_text())

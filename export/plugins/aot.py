@@ -5,12 +5,14 @@ the ptxas that Triton ships assembles it and reports registers, shared memory an
 time.
 """
 
+import os
 import re
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import triton
@@ -20,15 +22,11 @@ from triton.compiler import ASTSource
 
 from tblock.errors import ExportError
 from tblock.export.plugins import kernels
-from tblock.export.plugins.variants import DTYPES, OPS, VARIANTS, Variant
+from tblock.export.plugins.architectures import BASELINE, PTX_VERSIONS
+from tblock.export.plugins.cache import cache_folder
+from tblock.export.plugins.variants import DTYPES, OPS, VARIANTS, Variant, arguments, check_arguments, row_of
 
-BASELINE = 80
-"""Lowest compute capability; its PTX is what every newer architecture can be compiled from at load."""
-
-DEFAULT_CUBINS = (90, 120)
-
-# Lowest PTX version that knows the architecture: drivers as old as possible load it (8.0 is CUDA 12.0).
-_PTX_VERSIONS = {80: 80, 86: 80, 87: 80, 89: 80, 90: 80, 100: 86, 103: 88, 120: 87, 121: 88}
+_TRITON_CACHE_VARIABLES = ("TRITON_CACHE_DIR", "TRITON_HOME")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,50 +53,48 @@ class Module:
     resources: tuple[Resources, ...] = field(repr=False)
 
 
-def compile_variant(variant: Variant, arch: int, source: Any = kernels) -> Any:
+def compile_variant(variant: Variant, arch: int, source: ModuleType | None = None) -> Any:
     """Run Triton's compiler on one variant.
 
     Args:
         variant: row of VARIANTS.
         arch: compute capability, as 80 or 90.
-        source: module with the kernels (tests pass deliberately broken ones).
+        source: module with the kernel, instead of the shipped one.
 
     Returns:
         Triton's CompiledKernel: `.asm` with ttir, ttgir, ptx; `.metadata.shared` in bytes.
 
     Raises:
-        ExportError: the architecture is unknown, or Triton is in interpreter mode.
+        ExportError: the architecture is unknown, the kernel's arguments are not those of the contract's row,
+            or Triton is in interpreter mode.
     """
-    if arch not in _PTX_VERSIONS:
-        raise ExportError(f"arch={arch}: no PTX version known for it; one of {sorted(_PTX_VERSIONS)}")
+    if arch not in PTX_VERSIONS:
+        raise ExportError(f"arch={arch}: no PTX version known for it; one of {sorted(PTX_VERSIONS)}")
     if knobs.runtime.interpret:
         raise ExportError("TRITON_INTERPRET is set: kernels cannot be compiled then; unset it")
-    fn = getattr(source, variant.op)
-    constants = {"ALIGN": variant.align, "COLS": variant.cols}
-    if variant.op != "swiglu":
-        constants |= {"ROWS": variant.tile_rows, "ONE_PASS": variant.one_pass}
-    names = fn.arg_names
-    signature = {name: _argument_type(name, DTYPES[variant.dtype][0]) for name in names}
+    fn = getattr(source or kernels.module(variant.op), variant.op)
+    row = row_of(variant.op)
+    check_arguments(row, fn.arg_names)
+    constants = variant.constants(fn.arg_names)
+    types = arguments(row) | dict.fromkeys(constants, "constexpr")
+    element = DTYPES[variant.dtype][0]
+    signature = {name: f"*{element}" if types[name] == "T*" else types[name] for name in fn.arg_names}
     # Pointers are promised at 16 bytes only where the launcher checked them.
     attributes = {
         (i,): [["tt.divisibility", 16]]
-        for i, n in enumerate(names)
-        if n.endswith("_ptr") and variant.align > 1
+        for i, name in enumerate(fn.arg_names)
+        if types[name] == "T*" and variant.align > 1
     }
     knobs.compilation.disable_line_info = True
-    return triton.compile(
-        ASTSource(fn, signature, constants, attributes),
-        target=GPUTarget("cuda", arch, 32),
-        options={"num_warps": variant.warps, "ptx_version": _PTX_VERSIONS[arch], "enable_fp_fusion": True},
-    )
-
-
-def _argument_type(name: str, element: str) -> str:
-    if name.isupper():
-        return "constexpr"
-    if name.endswith("_ptr"):
-        return f"*{element}"
-    return "fp32" if name in ("eps", "weight_offset") else "i64"
+    with knobs.cache.scope():
+        if not any(os.environ.get(name) for name in _TRITON_CACHE_VARIABLES):
+            # Triton's own default is in the home folder, which not every user has.
+            knobs.cache.dir = str(cache_folder("triton"))
+        return triton.compile(
+            ASTSource(fn, signature, constants, attributes),
+            target=GPUTarget("cuda", arch, 32),
+            options={"num_warps": variant.warps, "ptx_version": PTX_VERSIONS[arch], "enable_fp_fusion": True},
+        )
 
 
 def vector_bytes(ptx: str) -> int:
@@ -150,7 +146,7 @@ def compile_module(op: str, arch: int, report: Callable[[str], None] = lambda _:
         if row.spill_bytes or row.stack_bytes:
             raise ExportError(
                 f"{name} on sm_{arch}: {spill} bytes of spills, {stack} of stack; "
-                "narrow its tile in variants.py"
+                "narrow its tile beside the kernel"
             )
         rows.append(row)
     if len(rows) != len(parts):

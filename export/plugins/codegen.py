@@ -1,35 +1,29 @@
-"""Generates what the C++ side would otherwise repeat: the contract's names and indices, variants and images.
+"""Generates what the C++ side would otherwise repeat: the contract's rows, the variants and the images.
 
 Owns text only: the signature comes from `tblock.contract`, the table from `variants`, the images from `aot`.
 """
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tblock.contract import DOMAIN, PLUGINS, OpRow, Port
 from tblock.errors import ExportError
-from tblock.export.plugins.variants import DTYPES, MAX_WIDTH, OPS, VARIANTS
+from tblock.export.plugins.architectures import BASELINE
+from tblock.export.plugins.variants import DTYPES, OPS, VARIANTS, max_width
 
 if TYPE_CHECKING:
     from tblock.export.plugins.aot import Module
 
-_HEADER = "// Generated from tblock/contract.py and export/plugins/variants.py; edit those.\n"
-
-
-def constant(name: str) -> str:
-    """`weight_offset` -> `kWeightOffset`."""
-    return "k" + "".join(part.capitalize() for part in name.split("_"))
+_HEADER = "// Generated from tblock/contract.py and export/plugins/kernels; edit those.\n"
 
 
 def contract_header() -> str:
-    """The C++ header of names, versions, field names and tensor indices.
+    """The C++ header of the contract's rows that have a plugin.
 
     Raises:
         ExportError: a row of the contract has something the C++ side does not know yet.
     """
-    if tuple(row.name for row in PLUGINS) != OPS:
-        raise ExportError(f"plugin rows {[r.name for r in PLUGINS]} differ from kernels {list(OPS)}")
     lines = [
         _HEADER,
         "#pragma once",
@@ -49,39 +43,51 @@ def contract_header() -> str:
 
 
 def _row_lines(row: OpRow) -> list[str]:
-    for attribute in row.attributes:
-        if attribute.kind != "float":
-            raise ExportError(f"{row.name}.{attribute.name}: kind {attribute.kind} has no plugin field yet")
-    fields = ", ".join(f'{{"{a.name}", {str(a.name == "eps").lower()}}}' for a in row.attributes)
+    fields = ", ".join(
+        f'{{"{a.name}", FieldKind::k{a.kind.capitalize()}, {str(a.positive).lower()}}}'
+        for a in row.attributes
+    )
     field_table = [f"inline constexpr FieldRow kFields[] = {{{fields}}};"] if fields else []
+    counts = (len(row.inputs), len(row.outputs), len(row.attributes))
     return [
         "",
         f"namespace {row.name}",
         "{",
-        *_index_lines("in", [p.name for p in row.inputs]),
-        *_index_lines("out", [p.name for p in row.outputs]),
-        *_index_lines("field", [a.name for a in row.attributes]),
-        f"inline constexpr PortRow kInputs[] = {{{', '.join(map(_port, row.inputs))}}};",
-        f"inline constexpr PortRow kOutputs[] = {{{', '.join(map(_port, row.outputs))}}};",
+        f"inline constexpr PortRow kInputs[] = {{{', '.join(_port(row, p) for p in row.inputs)}}};",
+        f"inline constexpr PortRow kOutputs[] = {{{', '.join(_port(row, p) for p in row.outputs)}}};",
         *field_table,
+        f"static_assert({counts[0] + counts[1]} <= kMaxTensors && {counts[2]} <= kMaxFields);",
         f'inline constexpr OpRow kRow{{"{row.name}", "{row.onnx_name}", "{row.version}", '
-        f"kInputs, in::kCount, kOutputs, out::kCount, {'kFields' if fields else 'nullptr'}, field::kCount}};",
+        f"OpKind::k{str(row.kind).capitalize()}, {max_width(row.name)}, kInputs, {counts[0]}, "
+        f"kOutputs, {counts[1]}, {'kFields' if fields else 'nullptr'}, {counts[2]}}};",
         f"}} // namespace {row.name}",
     ]
 
 
-def _index_lines(scope: str, names: list[str]) -> list[str]:
-    entries = ", ".join(
-        [*(f"{constant(name)} = {i}" for i, name in enumerate(names)), f"kCount = {len(names)}"]
-    )
-    return [f"namespace {scope}", "{", f"enum Index : int32_t {{ {entries} }};", "}"]
-
-
-def _port(port: Port) -> str:
-    leading = port.dims.startswith("...")
-    if port.dtype != "T" or port.optional or (not leading and " " in port.dims):
-        raise ExportError(f"port {port.name}: dims {port.dims!r}, dtype {port.dtype}: no plugin support yet")
+def _port(row: OpRow, port: Port) -> str:
+    leading = port.dims.startswith("... ")
+    letters = port.dims.removeprefix("... ")
+    known = letters == row.inputs[0].dims.removeprefix("... ") and (leading or port in row.inputs[1:])
+    if port.dtype != "T" or port.optional or not known:
+        raise ExportError(
+            f"{row.name}: port {port.name}: dims {port.dims!r}, dtype {port.dtype}: no plugin support yet"
+        )
     return f'{{"{port.name}", {"PortShape::kRows" if leading else "PortShape::kVector"}}}'
+
+
+def creators() -> list[dict[str, Any]]:
+    """What the library's creators say, for its embedded table."""
+    return [
+        {
+            "name": row.onnx_name,
+            "namespace": DOMAIN,
+            "version": str(row.version),
+            "inputs": [port.name for port in row.inputs],
+            "outputs": [port.name for port in row.outputs],
+            "fields": {a.name: a.kind for a in row.attributes},
+        }
+        for row in PLUGINS
+    ]
 
 
 def variant_table(shared: dict[str, int]) -> str:
@@ -92,8 +98,6 @@ def variant_table(shared: dict[str, int]) -> str:
     """
     lines = [
         _HEADER,
-        f"constexpr int64_t kMaxNormWidth = {MAX_WIDTH};",
-        f"constexpr int32_t kSwiglu = {OPS.index('swiglu')};",
         f"constexpr int32_t kDtypeBytes[] = {{{', '.join(str(size) for _, size in DTYPES.values())}}};",
         "constexpr Variant kVariants[] = {",
     ]
@@ -106,7 +110,11 @@ def variant_table(shared: dict[str, int]) -> str:
 
 
 def write(
-    folder: Path, modules: "list[Module]", cubins: tuple[int, ...], baseline: int, versions: dict[str, str]
+    folder: Path,
+    modules: "list[Module]",
+    cubins: tuple[int, ...],
+    versions: dict[str, str],
+    ingredients: dict[str, Any],
 ) -> None:
     """Write every generated file of the library.
 
@@ -114,8 +122,8 @@ def write(
         folder: an existing folder.
         modules: of `aot.compile_all`.
         cubins: architectures whose cubin is embedded.
-        baseline: architecture whose PTX is embedded.
         versions: what to record about the build.
+        ingredients: everything that shaped it, by which a later build knows that it would be the same.
     """
     resources = [r for module in modules for r in module.resources]
     shared: dict[str, int] = {}
@@ -123,7 +131,7 @@ def write(
         shared[r.name] = max(shared.get(r.name, 0), r.shared_bytes)
     images = []
     for module in modules:
-        if module.arch == baseline:
+        if module.arch == BASELINE:
             images.append((module.op, module.arch, "ptx", module.ptx.encode() + b"\0"))
         if module.arch in cubins:
             images.append((module.op, module.arch, "cubin", module.cubin))
@@ -143,7 +151,14 @@ def write(
         }
         for r in resources
     ]
-    record = {"versions": versions, "cubins": list(cubins), "ptx": baseline, "variants": table}
+    record = {
+        "versions": versions,
+        "ingredients": ingredients,
+        "cubins": list(cubins),
+        "ptx": BASELINE,
+        "creators": creators(),
+        "variants": table,
+    }
     record_path = folder / "table.json"
     record_path.write_bytes(b"TBLOCK-PLUGIN-TABLE" + json.dumps(record, sort_keys=True).encode() + b"\0")
     assembly += [*_embed("tblock_table_text", record_path), '.section .note.GNU-stack,"",@progbits', ""]

@@ -7,14 +7,16 @@ TensorRT 10.14, whose digest is checked before anything is unpacked into the use
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
 from pathlib import Path
 
-from tblock.errors import RuntimeUnavailable
+from tblock.errors import ExportError, RuntimeUnavailable
 from tblock.export.plugins.cache import cache_folder
+from tblock.files import disk_error
 
 VARIABLE = "TBLOCK_TENSORRT_INCLUDE"
 """Environment variable with a folder of the user's own headers."""
@@ -31,6 +33,8 @@ def find_headers() -> tuple[Path, str]:
 
     Raises:
         RuntimeUnavailable: none found or fetched, or a version without IPluginV3; says where it looked.
+        ConfigError: this user has no cache folder.
+        ExportError: fetched ones cannot be kept.
     """
     own = os.environ.get(VARIABLE, "")
     if own:
@@ -39,6 +43,17 @@ def find_headers() -> tuple[Path, str]:
     if not (cached / "NvInferRuntime.h").exists():
         _fetch(cached)
     return cached, _version(cached, str(cached))
+
+
+def identity() -> str:
+    """Hex digest of the headers that `find_headers` gives; fetches none."""
+    own = os.environ.get(VARIABLE, "")
+    if not own:
+        return _WHEEL_SHA256[:16]
+    digest = hashlib.sha256()
+    for path in sorted(Path(own).glob("Nv*.h")):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
 
 
 def _version(folder: Path, label: str) -> str:
@@ -81,15 +96,25 @@ def _fetch(target: Path) -> None:
                 f"{wheels[0].name}: SHA-256 {digest}, wanted {_WHEEL_SHA256}; "
                 f"set {VARIABLE} to your own headers"
             )
-        target.parent.mkdir(parents=True, exist_ok=True)
-        staged = Path(tempfile.mkdtemp(dir=target.parent))
-        with zipfile.ZipFile(wheels[0]) as archive:
+        try:
+            _unpack(wheels[0], target)
+        except OSError as error:
+            raise ExportError(f"TensorRT headers cannot be kept in {target}: {disk_error(error)}") from error
+
+
+def _unpack(wheel: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    staged = Path(tempfile.mkdtemp(dir=target.parent))
+    try:
+        with zipfile.ZipFile(wheel) as archive:
             for name in archive.namelist():
                 if name.startswith(_WHEEL_FOLDER) and name.endswith(".h"):
                     (staged / name.removeprefix(_WHEEL_FOLDER)).write_bytes(archive.read(name))
-        try:
-            staged.rename(target)
-        except OSError:
-            # Another process fetched the same wheel meanwhile.
-            if not (target / "NvInferRuntime.h").exists():
-                raise
+        staged.chmod(0o755)
+        staged.rename(target)
+    except OSError:
+        # Fine where another process fetched the same wheel meanwhile.
+        if not (target / "NvInferRuntime.h").exists():
+            raise
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)

@@ -1,119 +1,65 @@
 """Launches the kernels on torch tensors, by Triton's JIT or interpreter, with the library's variant table.
 
 For tests and measurements: a TensorRT engine launches the same variants from C++. Owns no math and no choice
-of variant.
+of variant, and knows no op by name.
 """
 
+from collections.abc import Sequence
 from types import ModuleType
 
 from torch import Tensor
 
+from tblock.contract import OpRow
 from tblock.errors import ConfigError
 from tblock.export.plugins import kernels
-from tblock.export.plugins.variants import MAX_WIDTH, VARIANTS, VECTOR_BYTES, Variant, select
+from tblock.export.plugins.variants import VARIANTS, VECTOR_BYTES, max_width, row_of, select
 
 
-def rms_norm(
-    x: Tensor, weight: Tensor, y: Tensor, *, eps: float, weight_offset: float, source: ModuleType = kernels
+def launch(
+    op: str, tensors: Sequence[Tensor], fields: Sequence[float], *, source: ModuleType | None = None
 ) -> None:
-    """y = rms_norm(x).
+    """Run one op.
 
     Args:
-        x, y: [rows, D], contiguous, one of float32, float16, bfloat16; y is written.
-        weight: [D], same dtype.
-        eps, weight_offset: as in the contract.
-        source: module with the kernels.
+        op: kernel name.
+        tensors: the row's inputs, then its outputs, which are written; all of one of float32, float16,
+            bfloat16. `...` ports are [rows, width], the others [width]. Contiguous, but the inputs of an
+            elementwise op may share a larger row stride, as the parts of a packed tensor do.
+        fields: the row's attributes, in order.
+        source: module with the kernel, instead of the shipped one.
 
     Raises:
-        ConfigError: shapes, dtypes or widths that no variant takes.
+        ConfigError: shapes, strides, dtypes or widths that no variant takes.
     """
-    rows, width = x.shape
-    variant = _pick("rms_norm", rows, width, [x, weight, y])
-    grid = (-(-rows // variant.tile_rows),)
-    source.rms_norm[grid](
-        x, weight, y, rows, width // variant.align, eps, weight_offset, **_norm_options(variant)
-    )
-
-
-def add_rms_norm(
-    x: Tensor,
-    residual: Tensor,
-    weight: Tensor,
-    total: Tensor,
-    y: Tensor,
-    *,
-    eps: float,
-    weight_offset: float,
-    source: ModuleType = kernels,
-) -> None:
-    """total = x + residual; y = rms_norm(total).
-
-    Args:
-        x, residual, total, y: [rows, D], contiguous, one dtype; total and y are written.
-        weight: [D], same dtype.
-        eps, weight_offset: as in the contract.
-        source: module with the kernels.
-
-    Raises:
-        ConfigError: as rms_norm.
-    """
-    rows, width = x.shape
-    variant = _pick("add_rms_norm", rows, width, [x, residual, weight, total, y])
-    grid = (-(-rows // variant.tile_rows),)
-    sizes = (rows, width // variant.align)
-    source.add_rms_norm[grid](
-        x, residual, weight, total, y, *sizes, eps, weight_offset, **_norm_options(variant)
-    )
-
-
-def swiglu(gate: Tensor, up: Tensor, y: Tensor, *, source: ModuleType = kernels) -> None:
-    """y = SiLU(gate) * up, for two tensors or the two halves of a packed one.
-
-    Args:
-        gate, up: [rows, F], same row stride, unit stride in F, one dtype.
-        y: [rows, F], contiguous, same dtype; written.
-        source: module with the kernels.
-
-    Raises:
-        ConfigError: as rms_norm; or strides that differ.
-    """
-    rows, width = gate.shape
-    if gate.stride() != up.stride() or gate.stride(1) != 1 or not y.is_contiguous():
-        raise ConfigError(
-            f"gate strides {gate.stride()}, up {up.stride()}: must be equal, and 1 along F; y contiguous"
-        )
-    stride = gate.stride(0)
-    if stride == width:
+    row = row_of(op)
+    rows, width = tensors[0].shape
+    stride = _row_stride(row, tensors)
+    if row.kind == "elementwise" and stride == width:
         rows, width, stride = 1, rows * width, rows * width
-    variant = _pick("swiglu", rows, width, [gate, up, y], stride)
-    chunks = -(-width // variant.cols)
-    sizes = (chunks, width // variant.align, stride // variant.align)
-    source.swiglu[(rows * chunks,)](
-        gate, up, y, *sizes, ALIGN=variant.align, COLS=variant.cols, num_warps=variant.warps
-    )
-
-
-def _norm_options(variant: Variant) -> dict[str, int | bool]:
-    return {
-        "ALIGN": variant.align,
-        "ROWS": variant.tile_rows,
-        "COLS": variant.cols,
-        "ONE_PASS": variant.one_pass,
-        "num_warps": variant.warps,
-    }
-
-
-def _pick(op: str, rows: int, width: int, tensors: list[Tensor], stride: int | None = None) -> Variant:
-    dtype = str(tensors[0].dtype).removeprefix("torch.")
-    if any(t.dtype != tensors[0].dtype for t in tensors):
-        raise ConfigError(f"{op}: dtypes {[str(t.dtype) for t in tensors]}: must be equal")
-    if stride is None and not all(t.is_contiguous() for t in tensors):
-        raise ConfigError(f"{op}: tensors must be contiguous")
     size = tensors[0].element_size()
-    bits = VECTOR_BYTES | width * size | (0 if stride is None or rows == 1 else stride * size)
+    bits = VECTOR_BYTES | width * size | (0 if rows == 1 else stride * size)
     for tensor in tensors:
         bits |= tensor.data_ptr()
-    index = select(op, dtype, rows, width, bits & -bits)
+    index = select(op, str(tensors[0].dtype).removeprefix("torch."), rows, width, bits & -bits)
     if index is None:
-        raise ConfigError(f"{op}: width {width}: at most {MAX_WIDTH}")
-    return VARIANTS[index]
+        raise ConfigError(f"{op}: width {width}: at most {max_width(op)}")
+    variant = VARIANTS[index]
+    kernel = getattr(source or kernels.module(op), op)
+    chunks = -(-width // variant.cols) if row.kind == "elementwise" else 1
+    units, stride_units = width // variant.align, stride // variant.align
+    sizes = (rows, units) if row.kind == "rowwise" else (chunks, units, stride_units)
+    constants = variant.constants(kernel.arg_names)
+    grid = (-(-rows // variant.tile_rows) * chunks,)
+    kernel[grid](*tensors, *sizes, *fields, **constants, num_warps=variant.warps)
+
+
+def _row_stride(row: OpRow, tensors: Sequence[Tensor]) -> int:
+    if any(t.dtype != tensors[0].dtype for t in tensors):
+        raise ConfigError(f"{row.name}: dtypes {[str(t.dtype) for t in tensors]}: must be equal")
+    inputs = tensors[: len(row.inputs)] if row.kind == "elementwise" else ()
+    if not all(t.is_contiguous() for t in tensors[len(inputs) :]):
+        raise ConfigError(f"{row.name}: tensors must be contiguous")
+    strides = [t.stride() for t in inputs]
+    if any(s != strides[0] or s[1] != 1 for s in strides):
+        raise ConfigError(f"{row.name}: input strides {strides}: must be equal, and 1 along the last axis")
+    return strides[0][0] if strides else tensors[0].shape[1]

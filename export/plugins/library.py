@@ -1,8 +1,9 @@
 """Where the plugin library is, and what is in it. Needs neither triton nor a GPU, and loads no native code.
 
-Owns finding and reading; building is in `build`.
+Owns finding and reading; building is in `library_build`.
 """
 
+import contextlib
 import hashlib
 import importlib.resources
 import json
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import tblock
-from tblock.errors import ArtifactError
+from tblock.errors import ArtifactError, ConfigError
 from tblock.export.plugins.cache import cache_folder
 
 LIBRARY_NAME = "libtblock_plugins.so"
@@ -20,7 +21,8 @@ VARIABLE = "TBLOCK_PLUGIN_LIBRARY"
 """Environment variable with the path of a library to use instead of the others."""
 
 _MARKER = b"TBLOCK-PLUGIN-TABLE"
-_PYTHON_SOURCES = ("aot.py", "codegen.py", "kernels.py", "variants.py")
+_PYTHON_SOURCES = ("aot", "architectures", "codegen", "library_build", "tiles", "variants")
+_FOLDERS = ("kernels", "trt-plugin")
 
 
 def package_folder() -> Path:
@@ -28,20 +30,30 @@ def package_folder() -> Path:
     return Path(str(importlib.resources.files("tblock.export.plugins"))).resolve()
 
 
-def source_digest() -> str:
-    """Hex digest of everything the library is made from, in this installation."""
+def sources() -> list[Path]:
+    """Every file of this installation that the library is made from."""
     folder = package_folder()
-    sources = [folder / name for name in _PYTHON_SOURCES]
-    sources += sorted(p for p in (folder / "trt-plugin").rglob("*") if p.is_file())
-    sources.append(Path(tblock.__file__).parent / "contract.py")
+    found = [folder / f"{name}.py" for name in _PYTHON_SOURCES]
+    for name in _FOLDERS:
+        found += sorted(p for p in (folder / name).rglob("*") if p.is_file() and p.suffix != ".pyc")
+    core = Path(tblock.__file__).parent
+    return [*found, core / "contract.py", core / "dtypes.py"]
+
+
+def source_digest() -> str:
+    """Hex digest of the names and contents of `sources`."""
     digest = hashlib.sha256()
-    for path in sources:
+    for path in sources():
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 
 
 def cached_path() -> Path:
-    """Where `build` puts the library of these sources."""
+    """Where `build` puts the library of these sources.
+
+    Raises:
+        ConfigError: this user has no cache folder.
+    """
     return cache_folder("plugins") / f"{tblock.__version__}-{source_digest()}" / LIBRARY_NAME
 
 
@@ -56,10 +68,16 @@ def library_path() -> Path | None:
         if not Path(own).is_file():
             raise ArtifactError(f"{VARIABLE}={own}: no such file")
         return Path(own)
-    for path in (package_folder() / "lib" / LIBRARY_NAME, cached_path()):
-        if path.is_file():
-            return path
-    return None
+    candidates = [package_folder() / "lib" / LIBRARY_NAME]
+    # Who has no cache folder has built nothing into it.
+    with contextlib.suppress(ConfigError):
+        candidates.append(cached_path())
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def is_library(path: Path) -> bool:
+    """Whether a file is a plugin library of any tblock."""
+    return path.is_file() and _MARKER + b"{" in path.read_bytes()
 
 
 def read_table(path: Path) -> dict[str, Any]:
@@ -69,7 +87,8 @@ def read_table(path: Path) -> dict[str, Any]:
         path: a plugin library.
 
     Returns:
-        `versions`, `cubins`, `ptx` (architectures) and `variants` (see `describe`).
+        `versions`, `ingredients`, `cubins`, `ptx` (architectures), `creators` (what TensorRT's registry gets:
+        name, namespace, version, inputs, outputs, fields) and `variants` (see `describe`).
 
     Raises:
         ArtifactError: missing file, or not a tblock plugin library.
@@ -81,7 +100,16 @@ def read_table(path: Path) -> dict[str, Any]:
     if start < 0:
         raise ArtifactError(f"{path}: not a tblock plugin library")
     start += len(_MARKER)
-    return json.loads(data[start : data.index(b"\0", start)])
+    try:
+        table = json.loads(data[start : data.index(b"\0", start)])
+    except ValueError:
+        table = {}
+    if not {"ingredients", "creators", "variants"} <= set(table):
+        raise ArtifactError(
+            f"{path}: a damaged plugin library, or one of another tblock; build it again with "
+            "`tblock plugin build`"
+        )
+    return table
 
 
 def describe(path: Path) -> list[dict[str, Any]]:

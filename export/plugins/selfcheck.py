@@ -11,22 +11,21 @@ import importlib.util
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import numpy
 import torch
 from torch import Tensor
 
 import tblock.ops  # noqa: F401 (registers torch.ops.tblock, the reference)
-from tblock.export.plugins.variants import DTYPES
+from tblock.contract import PLUGINS, OpRow
+from tblock.export.plugins.tiles import MAX_WIDTH
+from tblock.export.plugins.variants import DTYPES, row_of
 
-EPS = 1e-5
-
-Launch = Callable[[str, list[Tensor], float, float], None]
-"""(op, inputs then outputs, eps, weight_offset): writes the outputs."""
+Launch = Callable[[str, list[Tensor], tuple[float, ...]], None]
+"""(op, inputs then outputs, values of the row's attributes): writes the outputs."""
 
 UNIT_ROUNDOFF = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 
@@ -39,7 +38,7 @@ BUDGET = {
 }
 """Most allowed error by place and dtype, in unit roundoffs of the dtype (see `error_units`)."""
 
-_WIDTHS = (1, 7, 576, 1000, 4096, 14336, 65536)
+WIDTHS = (1, 7, 576, 1000, 4096, 14336, MAX_WIDTH)
 _GUARD = 65536 + 64  # elements around every tensor: more than the widest tile
 _MARK = 7.0  # around outputs: NaN would hide a stored NaN
 
@@ -51,8 +50,8 @@ class Case:
     Attributes:
         op, dtype: of OPS and DTYPES.
         rows, width: of the call.
-        packed: gate and up are the halves of one tensor; swiglu only.
-        weight_offset: norms only.
+        fields: values of the row's attributes.
+        packed: the inputs are the parts of one tensor; elementwise only.
         shifted: whether tensors start one element past a 16-byte boundary.
     """
 
@@ -60,14 +59,19 @@ class Case:
     dtype: str
     rows: int
     width: int
+    fields: tuple[float, ...]
     packed: bool = False
-    weight_offset: float = 0.0
     shifted: bool = False
 
     @property
     def id(self) -> str:
         """Readable and unique."""
-        marks = ["packed"] * self.packed + ["offset"] * bool(self.weight_offset) + ["shifted"] * self.shifted
+        marks = [
+            f"{attribute.name}={value:g}"
+            for attribute, value in zip(row_of(self.op).attributes, self.fields, strict=True)
+            if len(attribute.examples) > 1
+        ]
+        marks += ["packed"] * self.packed + ["shifted"] * self.shifted
         return "-".join([self.op, DTYPES[self.dtype][0], f"{self.rows}x{self.width}", *marks])
 
 
@@ -86,24 +90,64 @@ class Result:
         return self.units <= BUDGET[place][self.dtype] and not self.missing and not self.outside
 
 
-def _cases() -> Iterator[Case]:
+def field_sets(row: OpRow) -> list[tuple[float, ...]]:
+    """Values of a row's attributes to go through: each example at least once."""
+    count = max((len(a.examples) for a in row.attributes), default=1)
+    return [tuple(a.examples[i % len(a.examples)] for a in row.attributes) for i in range(count)]
+
+
+def _cases(row: OpRow) -> Iterator[Case]:
+    first, *others = field_sets(row)
     for dtype in DTYPES:
-        for width in _WIDTHS:
-            rows = 19 if width <= 576 else 5
-            common: dict[str, Any] = {"dtype": dtype, "width": width, "rows": rows}
-            for op in ("rms_norm", "add_rms_norm"):
-                yield Case(op=op, **common)
-                yield Case(op=op, weight_offset=1.0, **common)
-            yield Case(op="swiglu", **common)
-            yield Case(op="swiglu", packed=True, **common)
-        for op in ("rms_norm", "add_rms_norm", "swiglu"):
-            yield Case(op=op, dtype=dtype, width=4096, rows=5, shifted=True)
-        yield Case(op="rms_norm", dtype=dtype, width=4097, rows=5)
-        yield Case(op="add_rms_norm", dtype=dtype, width=16388, rows=5)
+        for width in WIDTHS:
+            case = Case(op=row.name, dtype=dtype, width=width, rows=19 if width <= 576 else 5, fields=first)
+            yield case
+            for fields in others:
+                yield replace(case, fields=fields)
+            if row.kind == "elementwise":
+                yield replace(case, packed=True)
+        yield Case(op=row.name, dtype=dtype, rows=5, width=4096, fields=first, shifted=True)
+        if row.kind == "rowwise":
+            for width in (4097, 16388):
+                yield Case(op=row.name, dtype=dtype, rows=5, width=width, fields=first)
 
 
-CASES = tuple(_cases())
-"""Every width in every dtype and form, misaligned pointers, and a row wider than one pass holds."""
+CASES = tuple(case for row in PLUGINS for case in _cases(row))
+"""Every width in every dtype and form, misaligned pointers, and rows wider than one pass holds."""
+
+
+def make_inputs(case: Case, seed: int) -> list[Tensor]:
+    """The inputs of a case in its dtype: [rows, width] where the port has leading dims, else [width]."""
+    generator = torch.Generator().manual_seed(seed)
+    wide = [
+        _rows(case.rows, case.width, generator)
+        if port.dims.startswith("...")
+        else 1 + 0.1 * torch.randn(case.width, generator=generator, dtype=torch.float64)
+        for port in row_of(case.op).inputs
+    ]
+    return [values.to(getattr(torch, case.dtype)) for values in wide]
+
+
+def reference(case: Case, inputs: list[Tensor], stored: Tensor | None = None) -> list[Tensor]:
+    """The float64 outputs of a case.
+
+    Args:
+        case: whose op and fields.
+        inputs: of `make_inputs`.
+        stored: an op that fuses an Add rounds the sum before it goes on: the sum as stored (the exact one,
+            rounded, when None).
+    """
+    row = row_of(case.op)
+    wide = [t.double() for t in inputs]
+    op = getattr(torch.ops.tblock, row.fuses or row.name)
+    attributes = dict(zip((a.name for a in row.attributes), case.fields, strict=True))
+    sums = []
+    if row.fuses:
+        sums = [wide[0] + wide[1]]
+        rounded = sums[0].to(inputs[0].dtype) if stored is None else stored
+        wide = [rounded.double(), *wide[2:]]
+    outputs = op(*wide, **attributes)
+    return [*sums, *(outputs if isinstance(outputs, tuple) else [outputs])]
 
 
 def run_case(case: Case, launch: Launch, device: str = "cpu", seed: int = 0) -> Result:
@@ -118,29 +162,18 @@ def run_case(case: Case, launch: Launch, device: str = "cpu", seed: int = 0) -> 
     Returns:
         The result.
     """
-    dtype = getattr(torch, case.dtype)
-    generator = torch.Generator().manual_seed(seed)
-    shape = (case.rows, case.width)
     guard = _Guard(device, case.shifted)
-    if case.op == "swiglu":
-        if case.packed:
-            both = guard.place(_rows(case.rows, 2 * case.width, generator).to(dtype))
-            inputs = [both[:, : case.width], both[:, case.width :]]
-        else:
-            inputs = [guard.place(_rows(*shape, generator).to(dtype)) for _ in range(2)]
+    given = make_inputs(case, seed)
+    if case.packed:
+        inputs = list(guard.place(torch.cat(given, -1)).tensor_split(len(given), -1))
     else:
-        count = 1 if case.op == "rms_norm" else 2
-        inputs = [guard.place(_rows(*shape, generator).to(dtype)) for _ in range(count)]
-        weight = (
-            1 - case.weight_offset + 0.1 * torch.randn(case.width, generator=generator, dtype=torch.float64)
-        )
-        inputs.append(guard.place(weight.to(dtype)))
-    blank = torch.full(shape, torch.nan, dtype=dtype)
-    outputs = [guard.place(blank, around=_MARK) for _ in range(1 + (case.op == "add_rms_norm"))]
+        inputs = [guard.place(values) for values in given]
+    blank = torch.full((case.rows, case.width), torch.nan, dtype=given[0].dtype)
+    outputs = [guard.place(blank, around=_MARK) for _ in row_of(case.op).outputs]
     # exp(25000) and the float16 overflow of 25000^2 are meant; numpy, under the interpreter, would warn.
     with numpy.errstate(over="ignore"):
-        launch(case.op, [*inputs, *outputs], EPS, case.weight_offset)
-    wanted = _reference(case, inputs, outputs)
+        launch(case.op, [*inputs, *outputs], case.fields)
+    wanted = reference(case, inputs, stored=outputs[0])
     missing = sum(int((y.isnan() & ~w.isnan()).sum()) for y, w in zip(outputs, wanted, strict=True))
     pairs = zip(outputs, wanted, strict=True)
     units = 0.0 if missing else max(error_units(y, w, case.dtype) for y, w in pairs)
@@ -168,14 +201,11 @@ def error_units(y: Tensor, wanted: Tensor, dtype: str) -> float:
 
 
 def triton_launch(source: ModuleType | None = None) -> Launch:
-    """Launches through Triton; `source` replaces the shipped kernels (tests pass broken ones)."""
-    from tblock.export.plugins import kernels, launcher
+    """Launches through Triton; `source` replaces the shipped kernel file (tests pass broken ones)."""
+    from tblock.export.plugins import launcher
 
-    module = source or kernels
-
-    def launch(op: str, tensors: list[Tensor], eps: float, weight_offset: float) -> None:
-        options = {} if op == "swiglu" else {"eps": eps, "weight_offset": weight_offset}
-        getattr(launcher, op)(*tensors, source=module, **options)
+    def launch(op: str, tensors: list[Tensor], fields: tuple[float, ...]) -> None:
+        launcher.launch(op, tensors, fields, source=source)
 
     return launch
 
@@ -193,17 +223,6 @@ def _rows(rows: int, width: int, generator: torch.Generator) -> Tensor:
     x[2::4] *= 1e-3
     x[3::4] = 0.0
     return x
-
-
-def _reference(case: Case, inputs: list[Tensor], outputs: list[Tensor]) -> list[Tensor]:
-    if case.op == "swiglu":
-        return [torch.ops.tblock.swiglu(*(t.double() for t in inputs))]
-    options = {"eps": EPS, "weight_offset": case.weight_offset}
-    *parts, weight = inputs
-    # The contract rounds the sum before it is normalized: y is judged against the sum as stored.
-    x = parts[0] if case.op == "rms_norm" else outputs[0]
-    y = torch.ops.tblock.rms_norm(x.double(), weight.double(), **options)
-    return [y] if case.op == "rms_norm" else [parts[0].double() + parts[1].double(), y]
 
 
 class _Guard:
@@ -231,23 +250,34 @@ class _Guard:
 
 
 def main(arguments: list[str]) -> None:
-    """Run CASES, or those whose id holds --only, and print one JSON line each."""
+    """Run cases and print one JSON line each."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--kernels", type=Path, help="a kernel file instead of the shipped one")
-    parser.add_argument("--only", default="", help="part of the case id")
+    parser.add_argument(
+        "runs",
+        nargs="*",
+        default=[""],
+        metavar="START[@FILE]",
+        help="cases whose id starts so, with the kernels of a file instead of the shipped ones; all cases",
+    )
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
-    source = None
-    if options.kernels:
-        spec = importlib.util.spec_from_file_location("other_kernels", options.kernels)
-        assert spec
-        assert spec.loader
-        source = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(source)
     # Tensors are small: more threads only get in the way of whatever else runs.
     torch.set_num_threads(1)
-    for result in run((c for c in CASES if options.only in c.id), triton_launch(source), seed=options.seed):
-        print(json.dumps(asdict(result)), flush=True)
+    for text in options.runs:
+        start, _, file = text.partition("@")
+        launch = triton_launch(_load(Path(file)) if file else None)
+        for case in (c for c in CASES if c.id.startswith(start)):
+            result = run_case(case, launch, seed=options.seed)
+            print(json.dumps({"run": text, **asdict(result)}), flush=True)
+
+
+def _load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 if __name__ == "__main__":

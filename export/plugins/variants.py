@@ -1,24 +1,30 @@
 """The one table of compiled kernel variants, and the rule that picks one from a shape.
 
 The C++ library gets this table and the same rule (first row that fits) through a generated file, so Python
-and C++ cannot pick differently; a test asks both. Imports only the standard library.
+and C++ cannot pick differently; a test asks both. Loads triton: the tiles stand beside the kernels.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-OPS = ("rms_norm", "add_rms_norm", "swiglu")
+from tblock.contract import PLUGINS, OpRow
+from tblock.dtypes import DTYPES as ALL_DTYPES
+from tblock.dtypes import FLOATS
+from tblock.errors import ExportError
+from tblock.export.plugins import kernels
+
+OPS = tuple(row.name for row in PLUGINS)
 """Kernel names; their index is the op id of the C interface."""
 
-DTYPES = {"float32": ("fp32", 4), "float16": ("fp16", 2), "bfloat16": ("bf16", 2)}
+DTYPES = {name: (ALL_DTYPES[name].spellings[0], ALL_DTYPES[name].itemsize) for name in FLOATS}
 """dtype -> (Triton's and our short name, bytes); the position is the dtype id of the C interface."""
-
-MAX_WIDTH = 65536
-"""Widest row the norms accept: the width the tests go up to. swiglu has no limit."""
 
 VECTOR_BYTES = 16
 """The widest load of one thread on sm_80 and later."""
 
-_NO_LIMIT = 2**62
+SIZES = {"rowwise": ("rows", "units"), "elementwise": ("chunks", "units", "stride_units")}
+"""A kernel's size arguments by kind, int64: rows; row width over ALIGN; programs per row; row stride of the
+inputs over ALIGN."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,72 +56,64 @@ class Variant:
         passes = "" if self.one_pass else "_two_pass"
         return f"{self.op}_{DTYPES[self.dtype][0]}_a{self.align}_r{self.tile_rows}_c{self.cols}{passes}"
 
+    def constants(self, arguments: Sequence[str]) -> dict[str, int | bool]:
+        """The compile-time constants among a kernel's arguments."""
+        every = {"ALIGN": self.align, "ROWS": self.tile_rows, "COLS": self.cols, "ONE_PASS": self.one_pass}
+        return {name: value for name, value in every.items() if name in arguments}
 
-# (tile rows, columns, warps, one pass). 16 elements a thread keep two (16-bit) or four (float32) 16-byte
-# loads in flight; 16384 columns are the widest that hold x, residual and weight without spills (tests read
-# the assembler's word on it). Sizes are from the compiler's output; no GPU sweep stands behind them yet.
-_NORM_ALIGNED: tuple[tuple[int, int, int, bool], ...] = (
-    (16, 128, 4, True),
-    (4, 512, 4, True),
-    (1, 1024, 4, True),
-    (1, 2048, 4, True),
-    (1, 4096, 8, True),
-    (1, 8192, 16, True),
-    (1, 16384, 16, True),
-    (1, 8192, 16, False),
-)
-# Element by element every load has its own address and mask, so fewer columns fit without spills.
-_NORM_UNALIGNED: tuple[tuple[int, int, int, bool], ...] = (
-    (4, 256, 4, True),
-    (1, 2048, 8, True),
-    (1, 2048, 8, False),
-)
 
-# (columns, warps, widest row, most rows): small programs spread a decode step over all multiprocessors.
-_SWIGLU_ALIGNED: tuple[tuple[int, int, int, int], ...] = ((512, 2, 65536, 4), (2048, 4, _NO_LIMIT, _NO_LIMIT))
-_SWIGLU_UNALIGNED: tuple[tuple[int, int, int, int], ...] = ((1024, 4, _NO_LIMIT, _NO_LIMIT),)
+def row_of(op: str) -> OpRow:
+    """The contract's row of an op."""
+    return PLUGINS[OPS.index(op)]
+
+
+def arguments(row: OpRow) -> dict[str, str]:
+    """A kernel's run-time arguments in order, with their types: `T*`, `i64`, `fp32` or `i32`."""
+    assert row.kind is not None
+    types = {f"{port.name}_ptr": "T*" for port in (*row.inputs, *row.outputs)}
+    types |= dict.fromkeys(SIZES[row.kind], "i64")
+    return types | {a.name: {"float": "fp32", "int": "i32"}[a.kind] for a in row.attributes}
+
+
+def check_arguments(row: OpRow, names: Sequence[str]) -> None:
+    """Refuse a kernel whose arguments are not those of its row.
+
+    Raises:
+        ExportError: names both lists.
+    """
+    found, wanted = [name for name in names if not name.isupper()], list(arguments(row))
+    if found != wanted:
+        raise ExportError(
+            f"kernel {row.name} takes {', '.join(found)}; the contract's row: {', '.join(wanted)}"
+        )
 
 
 def _table() -> tuple[Variant, ...]:
-    rows = []
-    for dtype, (_, size) in DTYPES.items():
-        vector = VECTOR_BYTES // size
-        for op in ("rms_norm", "add_rms_norm"):
-            for align, tiles in ((vector, _NORM_ALIGNED), (1, _NORM_UNALIGNED)):
-                for tile_rows, cols, warps, one_pass in tiles:
-                    rows.append(
-                        Variant(
-                            op=op,
-                            dtype=dtype,
-                            align=align,
-                            tile_rows=tile_rows,
-                            cols=cols,
-                            warps=warps,
-                            one_pass=one_pass,
-                            max_width=cols if one_pass else MAX_WIDTH,
-                            max_rows=_NO_LIMIT,
-                        )
-                    )
-        for align, blocks in ((vector, _SWIGLU_ALIGNED), (1, _SWIGLU_UNALIGNED)):
-            for cols, warps, max_width, max_rows in blocks:
-                rows.append(
-                    Variant(
-                        op="swiglu",
-                        dtype=dtype,
-                        align=align,
-                        tile_rows=1,
-                        cols=cols,
-                        warps=warps,
-                        one_pass=True,
-                        max_width=max_width,
-                        max_rows=max_rows,
-                    )
-                )
-    return tuple(rows)
+    return tuple(
+        Variant(
+            op=op,
+            dtype=dtype,
+            align=VECTOR_BYTES // size if tile.aligned else 1,
+            tile_rows=tile.rows,
+            cols=tile.cols,
+            warps=tile.warps,
+            one_pass=tile.one_pass,
+            max_width=tile.max_width,
+            max_rows=tile.max_rows,
+        )
+        for op in OPS
+        for dtype, (_, size) in DTYPES.items()
+        for tile in kernels.module(op).TILES
+    )
 
 
 VARIANTS = _table()
 """Every variant, in the order of preference within an op and dtype."""
+
+
+def max_width(op: str) -> int:
+    """The widest row that an op has a variant for."""
+    return max(variant.max_width for variant in VARIANTS if variant.op == op)
 
 
 def select(op: str, dtype: str, rows: int, width: int, alignment: int) -> int | None:
@@ -123,7 +121,7 @@ def select(op: str, dtype: str, rows: int, width: int, alignment: int) -> int | 
 
     Args:
         op, dtype: of OPS and DTYPES.
-        rows: rows of the call (1 for two-input swiglu, which is one long row).
+        rows: rows of the call (1 for contiguous elementwise, which is one long row).
         width: elements of a row.
         alignment: largest power of two, in bytes and at most 16, that divides every pointer, the row stride
             and the row's size.

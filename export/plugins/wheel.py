@@ -1,7 +1,8 @@
 """A platform wheel of tblock that carries the plugin library, so that its users need no compiler.
 
 Owns adding one file to a wheel: setuptools makes the pure wheel, this adds the library, its RECORD line and
-the platform tag. Format: the Python packaging specification "Binary distribution format".
+the platform tag, which is read from the library. Format: the Python packaging specification "Binary
+distribution format".
 """
 
 import base64
@@ -14,15 +15,33 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from tblock.errors import ConfigError, ExportError
-from tblock.export.plugins.build import build
+from tblock.errors import ArtifactError, ConfigError, ExportError
 from tblock.export.plugins.library import LIBRARY_NAME
+from tblock.export.plugins.library_build import build
+from tblock.files import check_writable_file, disk_error, whole_file
 
 PLACE = f"tblock/export/plugins/lib/{LIBRARY_NAME}"
 """Where `library_path` looks for a library that came with the wheel."""
 
-PLATFORM = "manylinux_2_35_x86_64"
-"""The library asks for no symbol above GLIBC 2.35 (a test reads them)."""
+_MACHINES = {62: "x86_64", 183: "aarch64"}
+"""e_machine of the ELF header (the System V gABI) to the name in a platform tag."""
+
+_OLDEST_GLIBC = 17
+"""Minor version of the oldest manylinux_2_x that pip knows."""
+
+
+def platform_tag(library: Path) -> str:
+    """The tag of the machines that can load a library: its architecture and the newest GLIBC it asks for.
+
+    Raises:
+        ArtifactError: not a shared library of an architecture that wheels know.
+    """
+    data = library.read_bytes()
+    machine = int.from_bytes(data[18:20], "little") if data[:4] == b"\x7fELF" else None
+    if machine not in _MACHINES:
+        raise ArtifactError(f"{library}: no shared library of {' or '.join(_MACHINES.values())}")
+    asked = [int(minor) for minor in re.findall(rb"\0GLIBC_2\.(\d+)", data)]
+    return f"manylinux_2_{max(asked, default=_OLDEST_GLIBC)}_{_MACHINES[machine]}"
 
 
 def build_wheel(project: Path, output: Path, *, report: Callable[[str], None] = lambda _: None) -> Path:
@@ -37,21 +56,29 @@ def build_wheel(project: Path, output: Path, *, report: Callable[[str], None] = 
         Path of the wheel.
 
     Raises:
-        ConfigError: no source tree there.
+        ConfigError: no source tree there, or no folder that can be written.
         RuntimeUnavailable: a tool of the library's build is missing.
         ExportError: a build failed.
     """
     if not (project / "pyproject.toml").is_file():
-        raise ConfigError(f"{project}: no pyproject.toml; run it in the source tree, or give --source")
+        raise ConfigError(
+            f"--source {project}: no pyproject.toml; run it in the source tree, or give --source"
+        )
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"-o {output}: cannot be made a folder ({disk_error(error)})") from error
+    check_writable_file(output / "tblock.whl", "-o")
     library = build(report=report)
-    output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="tblock-wheel-") as scratch:
         report("pip wheel")
         command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "-q", "-w", scratch, str(project)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise ExportError(f"pip wheel: {(done.stderr.strip().splitlines() or ['failed'])[-1]}")
-        return add_library(next(Path(scratch).glob("tblock-*.whl")), library, output)
+        wheels = list(Path(scratch).glob("tblock-*.whl"))
+        if done.returncode or not wheels:
+            last = (done.stderr.strip().splitlines() or [f"no wheel of tblock from {project}"])[-1]
+            raise ExportError(f"pip wheel: {last}")
+        return add_library(wheels[0], library, output)
 
 
 def add_library(pure: Path, library: Path, output: Path) -> Path:
@@ -61,12 +88,21 @@ def add_library(pure: Path, library: Path, output: Path) -> Path:
         pure: a `py3-none-any` wheel.
         library: the plugin library.
         output: folder of the new wheel.
+
+    Raises:
+        ArtifactError: not a shared library of an architecture that wheels know.
+        ExportError: the wheel cannot be written.
     """
-    path = output / pure.name.replace("-any.whl", f"-{PLATFORM}.whl")
-    with zipfile.ZipFile(pure) as source, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as target:
+    platform = platform_tag(library)
+    path = output / pure.name.replace("-any.whl", f"-{platform}.whl")
+    with (
+        zipfile.ZipFile(pure) as source,
+        whole_file(path) as fresh,
+        zipfile.ZipFile(fresh, "w", zipfile.ZIP_DEFLATED) as target,
+    ):
         record_name = next(n for n in source.namelist() if n.endswith(".dist-info/RECORD"))
         wheel_name = record_name.replace("RECORD", "WHEEL")
-        tags = re.sub(rb"-any(?=\r?\n)", f"-{PLATFORM}".encode(), source.read(wheel_name))
+        tags = re.sub(rb"-any(?=\r?\n)", f"-{platform}".encode(), source.read(wheel_name))
         tags = tags.replace(b"Root-Is-Purelib: true", b"Root-Is-Purelib: false")
         added = {wheel_name: tags, PLACE: library.read_bytes()}
         lines = [

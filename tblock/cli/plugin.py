@@ -5,9 +5,9 @@ from typing import Annotated, Any
 
 import typer
 
-from tblock.cli import output, spelling
+from tblock.cli import output
 from tblock.cli.verbs import Verbs
-from tblock.errors import ConfigError, ExportError
+from tblock.errors import ExportError
 
 app = typer.Typer(
     cls=Verbs,
@@ -23,17 +23,17 @@ def build(
     library: Annotated[
         Path | None, typer.Option("-o", "--output", help="Default: the per-user cache.")
     ] = None,
-    cubins: Annotated[str, typer.Option(help="Architectures that get machine code.")] = "90,120",
+    cubins: Annotated[
+        str, typer.Option(help="Architectures that get machine code, such as 90,120.")
+    ] = "90,120",
     force: Annotated[bool, typer.Option("--force", help="Even where the cache has it.")] = False,
 ) -> None:
     """Build the library: no GPU, no nvcc and no TensorRT needed."""
     from tblock.export import plugins
+    from tblock.export.plugins import architectures
 
-    try:
-        architectures = tuple(int(text) for text in spelling.names(cubins))
-    except ValueError:
-        raise ConfigError(f"--cubins {cubins!r}: wanted a comma list of numbers, such as 90,120") from None
-    print(plugins.build(library, cubins=architectures, force=force, report=output.progress))
+    chosen = architectures.parse(cubins)
+    print(plugins.build(library, cubins=chosen, force=force, report=output.progress))
 
 
 @app.command(name="list")
@@ -42,17 +42,17 @@ def list_(
     json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
     """Say what the library holds: creators, and the kernel variants with their resources."""
-    from tblock.contract import DOMAIN, PLUGINS
     from tblock.export import plugins
 
     path = _library()
-    rows = plugins.describe(path)
+    table = plugins.read_table(path)
     if json:
-        output.print_json({"library": str(path), "table": plugins.read_table(path)})
+        output.print_json({"library": str(path), "table": table})
         return
     print(path)
-    for op in PLUGINS:
-        print(f"creator {op.onnx_name}, namespace {DOMAIN}, version {op.version}")
+    for creator in table["creators"]:
+        print(f"creator {creator['name']}, namespace {creator['namespace']}, version {creator['version']}")
+    rows = table["variants"]
     if every:
         header = list(rows[0])
         output.print_table(header, [[str(row[name]) for name in header] for row in rows])

@@ -2,6 +2,8 @@
 
 import dataclasses
 import inspect
+import re
+from pathlib import Path
 
 import onnx.defs
 import pytest
@@ -110,3 +112,29 @@ def test_fusing_rows_are_an_add_and_the_op_they_name() -> None:
 def test_fusing_row_that_is_no_add_and_its_op_is_caught(change: dict) -> None:
     broken = dataclasses.replace(contract.ADD_RMS_NORM, **change)
     assert misfits(tuple(broken if row == contract.ADD_RMS_NORM else row for row in ROWS)) == ["add_rms_norm"]
+
+
+def test_names_of_ops_stand_only_where_an_op_is_defined() -> None:
+    """A new op is a row and three files: no other product file may know an op with a kernel by its name."""
+    root = Path(contract.__file__).parents[1]
+    allowed = {"tblock/contract.py", "tblock/ops.py", "export/onnx_bodies.py"}
+    # The block calls the ops; the configuration's words for activations are the same English words.
+    allowed |= {
+        "tblock/norm.py",
+        "tblock/ffn.py",
+        "tblock/choices.py",
+        "tblock/config.py",
+        "tblock/checkpoints",
+    }
+    names = {name for row in PLUGINS for name in (row.name, str(row.onnx_name))}
+    words = re.compile(rf"\b({'|'.join(names)})\b")
+    found, where_defined = set(), set()
+    for room in ("tblock", "export", "runtimes"):
+        for path in (root / room).rglob("*"):
+            name = path.relative_to(root).as_posix()
+            if path.suffix not in (".py", ".cpp", ".h") or not words.search(path.read_text()):
+                continue
+            defines = name.startswith("export/plugins/kernels/") or any(name.startswith(a) for a in allowed)
+            (where_defined if defines else found).add(name)
+    assert not found
+    assert {"tblock/contract.py", "export/plugins/kernels/swiglu.py"} <= where_defined

@@ -1,51 +1,68 @@
-"""Fixtures of the plugin tests: the library, its sources, the C++ harness, the interpreter's results."""
+"""Fixtures of the plugin tests, each made once a session over all workers: library, C++ harness, cases."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tblock.export.plugins import library
-from tblock.export.plugins.build import check_tools, compile_library, generate
-from tblock.export.plugins.headers import find_headers
-from tblock.export.plugins.selfcheck import Result
-from tests.plugins.plugin_harness import Harness, build_harness, interpret
+from tests.cli.conftest import run as run
+from tests.conftest import Once
+from tests.plugins.plugin_harness import Harness, Interpreted, build_harness, harness_of, interpret
+
+TRITON = "triton is not installed (extra: plugins)"
 
 
 @pytest.fixture(scope="session")
-def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def generated(once: Once) -> Path:
     """Generated C++ sources and compiled kernels."""
+    pytest.importorskip("triton", reason=TRITON)
+    from tblock.export.plugins.headers import find_headers
+    from tblock.export.plugins.library_build import check_tools, generate
+
     check_tools()
-    folder = tmp_path_factory.mktemp("plugin") / "generated"
-    generate(folder, find_headers()[1])
-    return folder
+    return once("plugin-generated", lambda folder: generate(folder, find_headers()[1]))
 
 
 @pytest.fixture(scope="session")
-def harness(generated: Path, tmp_path_factory: pytest.TempPathFactory) -> Harness:
+def contract_folder(once: Once) -> Path:
+    """A folder with the contract's generated C++ header, all that the harness needs."""
+    pytest.importorskip("triton", reason=TRITON)
+    from tblock.export.plugins import codegen
+
+    def write(folder: Path) -> None:
+        folder.mkdir()
+        (folder / "contract.h").write_text(codegen.contract_header())
+
+    return once("plugin-contract", write)
+
+
+@pytest.fixture(scope="session")
+def cases_file(once: Once) -> Path:
+    """What the harness runs, with inputs and float64 outputs."""
+    pytest.importorskip("triton", reason=TRITON)
+    from tblock.export.plugins import case_file
+
+    return once("plugin-cases", case_file.write)
+
+
+@pytest.fixture(scope="session")
+def harness(contract_folder: Path, cases_file: Path, once: Once) -> Harness:
     """The harness, built for speed."""
-    return build_harness(generated, tmp_path_factory.mktemp("plugin-harness"), sanitize=False)
+    return harness_of(once("plugin-harness", lambda work: build_harness(contract_folder, work)), cases_file)
 
 
 @pytest.fixture(scope="session")
-def sanitized(generated: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Harness, Path]:
-    """Harness and library with AddressSanitizer and UBSan."""
-    work = tmp_path_factory.mktemp("plugin-sanitized")
-    source = library.package_folder() / "trt-plugin"
-    headers = find_headers()[0]
-    built = compile_library(
-        source, generated, headers, work / "library", build_type="RelWithDebInfo", sanitize=True
-    )
-    return build_harness(generated, work / "harness", sanitize=True), built
+def interpreted(once: Once) -> Interpreted:
+    """Results of the shipped kernels and of their broken twins."""
+    pytest.importorskip("triton", reason=TRITON)
+    return Interpreted.read(once("plugin-interpreted", interpret))
 
 
 @pytest.fixture(scope="session")
-def interpreted() -> dict[str, Result]:
-    """Result by case id, of the shipped kernels."""
-    pytest.importorskip("triton", reason="triton is not installed (extra: plugins)")
-    return {result.id: result for result in interpret()}
-
-
-@pytest.fixture(scope="session")
-def kernel_source() -> str:
-    """Text of the shipped kernel file, for broken twins."""
-    return (library.package_folder() / "kernels.py").read_text()
+def pure_wheel(once: Once) -> Path:
+    """The wheel setuptools makes of this tree."""
+    project = Path(__file__).parents[2]
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "-q", str(project), "-w"]
+    folder = once("pure-wheel", lambda path: subprocess.run([*command, str(path)], check=True))
+    return next(folder.glob("*.whl"))

@@ -8,9 +8,12 @@ from types import ModuleType
 import pytest
 
 from tblock.export.plugins import library
-from tblock.export.plugins.variants import DTYPES, MAX_WIDTH, OPS, VARIANTS, VECTOR_BYTES, Variant, select
+from tests.plugins.plugin_harness import broken_kernel
 
 aot = pytest.importorskip("tblock.export.plugins.aot", reason="triton is not installed (extra: plugins)")
+
+from tblock.export.plugins.tiles import MAX_WIDTH  # noqa: E402
+from tblock.export.plugins.variants import DTYPES, OPS, VARIANTS, VECTOR_BYTES, Variant, row_of, select  # noqa: E402
 
 # Registers of one multiprocessor, and the most one thread can have (CUDA programming guide, sm_80 to sm_120).
 _REGISTERS, _REGISTERS_PER_THREAD = 65536, 255
@@ -80,15 +83,14 @@ def test_plugin_every_shape_selects_a_variant_that_holds_it(op: str, dtype: str)
                 assert index is not None
                 variant = VARIANTS[index]
                 assert width % variant.align == 0
-                assert variant.cols >= width or not variant.one_pass or op == "swiglu"
+                assert variant.cols >= width or not variant.one_pass or row_of(op).kind == "elementwise"
                 chosen.add(variant.name)
     assert chosen == {v.name for v in VARIANTS if v.op == op and v.dtype == dtype}
-    assert (select(op, dtype, 1, MAX_WIDTH + 1, size) is None) == (op != "swiglu")
+    assert (select(op, dtype, 1, MAX_WIDTH + 1, size) is None) == (row_of(op).kind == "rowwise")
 
 
-def _load(text: str, path: Path) -> ModuleType:
-    path.write_text(text)
-    spec = importlib.util.spec_from_file_location("broken_kernels", path)
+def _broken(op: str, shipped: str, broken: str, path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("broken_kernels", broken_kernel(op, shipped, broken, path))
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -106,20 +108,14 @@ _NARROW = {
 }
 
 
-@pytest.mark.parametrize("op", OPS)
-def test_plugin_compiler_twin_with_32_bit_offsets_is_caught(
-    op: str, kernel_source: str, tmp_path: Path
-) -> None:
-    shipped, broken = _NARROW[op]
-    assert shipped in kernel_source
-    module = _load(kernel_source.replace(shipped, broken), tmp_path / "kernels.py")
+@pytest.mark.parametrize("op", _NARROW)
+def test_plugin_compiler_twin_with_32_bit_offsets_is_caught(op: str, tmp_path: Path) -> None:
+    module = _broken(op, *_NARROW[op], tmp_path / "kernels.py")
     variant = next(v for v in VARIANTS if v.op == op)
     assert _has_32_bit_offset(aot.compile_variant(variant, aot.BASELINE, module).asm["ttir"])
 
 
-def test_plugin_compiler_twin_without_alignment_is_caught(kernel_source: str, tmp_path: Path) -> None:
-    shipped = "width = units * ALIGN"
-    assert shipped in kernel_source
-    module = _load(kernel_source.replace(shipped, "width = units"), tmp_path / "kernels.py")
+def test_plugin_compiler_twin_without_alignment_is_caught(tmp_path: Path) -> None:
+    module = _broken("rms_norm", "width = units * ALIGN", "width = units", tmp_path / "kernels.py")
     variant = next(v for v in VARIANTS if v.op == "rms_norm" and v.dtype == "bfloat16" and v.cols == 4096)
     assert aot.vector_bytes(aot.compile_variant(variant, aot.BASELINE, module).asm["ptx"]) < VECTOR_BYTES

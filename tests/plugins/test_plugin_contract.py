@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tblock.contract import DOMAIN, PLUGINS, Attribute, Port
+from tblock.contract import DOMAIN, PLUGINS, Attribute, OpRow, Port
 from tblock.errors import ExportError
-from tblock.export.plugins import codegen, library, variants
+from tblock.export.plugins import kernels, library
 from tests.plugins.plugin_harness import Harness
+
+pytest.importorskip("triton", reason="triton is not installed (extra: plugins)")
+
+from tblock.export.plugins import codegen, variants
 
 _FLOAT32_FIELD = 1  # nvinfer1::PluginFieldType::kFLOAT32
 
@@ -31,32 +35,33 @@ def test_plugin_creators_match_contract(harness: Harness, plugin_library: Path) 
     assert found == wanted
 
 
-def test_plugin_header_indices_match_contract() -> None:
-    header = codegen.contract_header()
-    for row in PLUGINS:
-        block = re.search(
-            rf"namespace {row.name}\n\{{\n(.*?)\}} // namespace {row.name}\n", header, re.DOTALL
-        )
-        assert block
-        found = [re.findall(r"(k\w+) = (\d+)", line) for line in re.findall(r"enum Index.*", block.group(1))]
-        for entries, names in zip(found, (row.inputs, row.outputs, row.attributes), strict=True):
-            assert entries == [
-                *((codegen.constant(n.name), str(i)) for i, n in enumerate(names)),
-                ("kCount", str(len(names))),
-            ]
+def test_plugin_table_names_the_creators_that_cpp_registers(harness: Harness, plugin_library: Path) -> None:
+    registered = json.loads(harness.run(plugin_library, "describe").stdout)
+    told = library.read_table(plugin_library)["creators"]
+    keys = ("name", "version", "namespace")
+    assert [[r[k] for k in keys] for r in registered] == [[t[k] for k in keys] for t in told]
+    assert [[f["name"] for f in r["fields"]] for r in registered] == [list(t["fields"]) for t in told]
+    assert [r["outputs"] for r in registered] == [len(t["outputs"]) for t in told]
 
 
-def test_plugin_kernel_arguments_follow_contract_order() -> None:
-    kernels = pytest.importorskip(
-        "tblock.export.plugins.kernels", reason="triton is not installed (extra: plugins)"
-    )
-    for row in PLUGINS:
-        names = getattr(kernels, row.name).arg_names
-        tensors = [name.removesuffix("_ptr") for name in names if name.endswith("_ptr")]
-        assert tensors == [port.name for port in (*row.inputs, *row.outputs)]
-        assert names[: len(tensors)] == [f"{t}_ptr" for t in tensors]
-        scalars = [name for name in names if name in {a.name for a in row.attributes}]
-        assert scalars == [a.name for a in row.attributes]
+@pytest.mark.parametrize("row", PLUGINS, ids=lambda row: row.name)
+def test_plugin_kernel_of_another_signature_is_refused(row: OpRow) -> None:
+    names = getattr(kernels.module(row.name), row.name).arg_names
+    variants.check_arguments(row, names)
+    port = names.index(f"{row.inputs[1].name}_ptr")
+    for broken in (names[1:], [names[port], *names[:port], *names[port + 1 :]], [*names, "more"]):
+        with pytest.raises(ExportError, match=f"kernel {row.name} takes .*; the contract's row: "):
+            variants.check_arguments(row, broken)
+
+
+def test_plugin_callbacks_are_noexcept() -> None:
+    folder = library.package_folder() / "trt-plugin"
+    for header in folder.glob("*.h"):
+        overrides = re.findall(r"[^;{}]*\boverride;", header.read_text())
+        assert all("noexcept" in declaration for declaration in overrides), header
+    declarations = re.findall(r"\nTBLOCK_EXPORT ([^{]*?)\n(?:try\n)?\{", (folder / "exports.cpp").read_text())
+    assert len(declarations) == 6
+    assert all(declaration.rstrip().endswith("noexcept") for declaration in declarations)
 
 
 def test_plugin_cpp_repeats_no_name_of_the_contract() -> None:
@@ -64,7 +69,10 @@ def test_plugin_cpp_repeats_no_name_of_the_contract() -> None:
         path.read_text() for path in sorted((library.package_folder() / "trt-plugin").glob("*.cpp"))
     )
     literals = set(re.findall(r'"([^"\n]*)"', text))
-    words = {row.onnx_name for row in PLUGINS} | {row.name for row in PLUGINS} | {DOMAIN}
+    words = {row.onnx_name for row in PLUGINS} | {row.name for row in PLUGINS}
+    assert not words & set(re.findall(r"\w+", text))
+    assert "Plugin" in re.findall(r"\w+", text)
+    words.add(DOMAIN)
     words |= {x.name for row in PLUGINS for x in (*row.inputs, *row.outputs, *row.attributes)}
     assert not literals & words
 
@@ -72,9 +80,10 @@ def test_plugin_cpp_repeats_no_name_of_the_contract() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"attributes": (Attribute(name="mode", kind="int", doc=""),)}, "rms_norm.mode: kind int"),
-        ({"inputs": (Port(name="x", dims="B S D"),)}, "port x: dims 'B S D'"),
-        ({"inputs": (Port(name="x", dims="... D", optional=True),)}, "port x"),
+        ({"inputs": (Port(name="x", dims="B S D"),)}, "rms_norm: port x: dims 'B S D'"),
+        ({"inputs": (Port(name="x", dims="... D", optional=True),)}, "rms_norm: port x"),
+        ({"outputs": (Port(name="y", dims="... E"),)}, "rms_norm: port y: dims '... E'"),
+        ({"outputs": (Port(name="y", dims="D"),)}, "rms_norm: port y: dims 'D'"),
     ],
 )
 def test_plugin_header_row_beyond_cpp_is_refused(
@@ -86,10 +95,16 @@ def test_plugin_header_row_beyond_cpp_is_refused(
         codegen.contract_header()
 
 
-def test_plugin_header_without_a_kernel_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codegen, "PLUGINS", PLUGINS[:-1])
-    with pytest.raises(ExportError, match="differ from kernels"):
-        codegen.contract_header()
+def test_plugin_field_kinds_and_limits_come_from_the_row() -> None:
+    header = codegen.contract_header()
+    assert '{"eps", FieldKind::kFloat, true}, {"weight_offset", FieldKind::kFloat, false}' in header
+    assert '"TblockRMSNorm", "1", OpKind::kRowwise, 65536, ' in header
+    assert f'"TblockSwiGLU", "1", OpKind::kElementwise, {2**62}, ' in header
+    mode = dataclasses.replace(
+        PLUGINS[0], attributes=(Attribute(name="mode", kind="int", doc="", positive=True),)
+    )
+    assert '{"mode", FieldKind::kInt, true}' in "\n".join(codegen._row_lines(mode))
+    assert variants.arguments(mode)["mode"] == "i32"
 
 
 def test_plugin_selection_agrees_between_python_and_cpp(harness: Harness, plugin_library: Path) -> None:

@@ -3,6 +3,7 @@
 Without a GPU, launches go to a stand-in driver: it proves what our C++ hands to the driver, not the kernels.
 """
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -10,9 +11,13 @@ from pathlib import Path
 import pytest
 
 from tblock.export.plugins import library
-from tblock.export.plugins.build import compile_library
 from tblock.export.plugins.headers import find_headers
-from tests.plugins.plugin_harness import Harness
+from tblock.export.plugins.library_build import compile_library
+from tests.plugins.plugin_harness import Harness, build_harness, harness_of
+
+pytest.importorskip("triton", reason="triton is not installed (extra: plugins)")
+
+from tblock.export.plugins import case_file
 
 _NOT_EXECUTED = 3
 
@@ -28,8 +33,13 @@ def test_plugin_interfaces_hold(harness: Harness, plugin_library: Path, threads:
 
 
 @pytest.mark.exhaustive
-def test_plugin_interfaces_hold_under_sanitizers(sanitized: tuple[Harness, Path]) -> None:
-    program, built = sanitized
+def test_plugin_interfaces_hold_under_sanitizers(generated: Path, cases_file: Path, tmp_path: Path) -> None:
+    source, include = library.package_folder() / "trt-plugin", find_headers()[0]
+    built = compile_library(
+        source, generated, include, tmp_path / "library", build_type="RelWithDebInfo", sanitize=True
+    )
+    build_harness(generated, tmp_path / "harness", sanitize=True)
+    program = harness_of(tmp_path / "harness", cases_file)
     done = program.run(built, "walk", "8")
     assert _passed(done), done.stderr
     done = program.execute(built, 8, FAKE_CUDA_ARCH="90")
@@ -50,6 +60,9 @@ def test_plugin_launches_on_stand_in_driver(
 def test_plugin_launches_every_shape_on_stand_in_driver(harness: Harness, plugin_library: Path) -> None:
     done = harness.execute(plugin_library, 1, FAKE_CUDA_ARCH="90")
     assert _passed(done), done.stderr
+    executed = re.search(r"executed: (\d+) cases", done.stdout)
+    assert executed
+    assert int(executed.group(1)) >= len(list(case_file.plugin_cases()))
 
 
 def test_plugin_cubin_refused_by_driver_falls_back_to_ptx(harness: Harness, plugin_library: Path) -> None:
@@ -74,7 +87,7 @@ def test_plugin_kernels_on_a_gpu_match_float64(harness: Harness, plugin_library:
 
 # file, shipped text, broken text, command that must fail
 _TWINS = {
-    "eps_dropped": ("plugin.cpp", "mFields.values[kEps]", "1e-30F", "execute"),
+    "field_of_another": ("kernels.cpp", "= &fields[i];", "= &fields[0];", "execute"),
     "halves_swapped": ("plugin.cpp", "(inputs[i])", "(inputs[mRow.inputCount - 1 - i])", "execute"),
     "rows_tail_dropped": (
         "kernels.cpp",
@@ -82,15 +95,27 @@ _TWINS = {
         "call.rows / v.tileRows",
         "execute",
     ),
+    "columns_tail_dropped": (
+        "kernels.cpp",
+        "(call.width + v.cols - 1) / v.cols",
+        "(call.width / v.cols + (call.width < v.cols))",
+        "execute",
+    ),
     "stride_dropped": ("kernels.cpp", "call.inputStride / v.align", "call.width / v.align", "execute"),
+    "stride_of_rows_accepted": ("exports.cpp", "|| input_stride == width)", "|| true)", "execute"),
     "alignment_ignored": ("kernels.cpp", "aligned = v.align == 1", "aligned = alignment > 0", "execute"),
     "missing_field_accepted": ("fields.cpp", "if (!seen[i])", "if (false)", "walk"),
-    "nan_eps_accepted": ("fields.cpp", "std::isnormal(value) && value > 0.0F", "!(value <= 0.0F)", "walk"),
-    "field_type_ignored": ("fields.cpp", "field.type != PluginFieldType::kFLOAT32", "false", "walk"),
+    "nan_eps_accepted": (
+        "fields.cpp",
+        "std::isnormal(value.f) && value.f > 0.0F",
+        "!(value.f <= 0.0F)",
+        "walk",
+    ),
+    "field_type_ignored": ("fields.cpp", "field.type != typeOf(row)", "false", "walk"),
     "offset_not_serialized": (
         "fields.cpp",
-        "&values[i], PluginFieldType",
-        "&values[0], PluginFieldType",
+        "&values[i], typeOf",
+        "&values[0], typeOf",
         "walk",
     ),
     "old_device_accepted": ("kernels.cpp", "if (arch < kBaseline)", "if (false)", "old"),

@@ -1,5 +1,6 @@
 #include "creator.h"
 #include "contract.h"
+#include "fields.h"
 #include "log.h"
 #include "plugin.h"
 
@@ -15,7 +16,7 @@ Creator::Creator(int32_t op) noexcept
 {
     for (int32_t i = 0; i < mRow.fieldCount; ++i)
     {
-        mFields[i] = PluginField{mRow.fields[i].name, nullptr, PluginFieldType::kFLOAT32, 1};
+        mFields[i] = PluginField{mRow.fields[i].name, nullptr, typeOf(mRow.fields[i]), 1};
     }
     mCollection = PluginFieldCollection{mRow.fieldCount, mFields};
 }

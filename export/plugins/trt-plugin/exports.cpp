@@ -5,6 +5,7 @@
 #include "log.h"
 
 #include <array>
+#include <cstring>
 #include <iterator>
 #include <utility>
 
@@ -24,7 +25,7 @@ std::array<tblock::Creator, kOpCount>& creators(std::index_sequence<kOps...>)
 }
 } // namespace
 
-TBLOCK_EXPORT nvinfer1::IPluginCreatorInterface* const* getCreators(int32_t& nbCreators)
+TBLOCK_EXPORT nvinfer1::IPluginCreatorInterface* const* getCreators(int32_t& nbCreators) noexcept
 {
     static std::array<nvinfer1::IPluginCreatorInterface*, kOpCount> const pointers = [] {
         std::array<nvinfer1::IPluginCreatorInterface*, kOpCount> filled{};
@@ -39,7 +40,7 @@ TBLOCK_EXPORT nvinfer1::IPluginCreatorInterface* const* getCreators(int32_t& nbC
     return pointers.data();
 }
 
-TBLOCK_EXPORT void setLoggerFinder(nvinfer1::ILoggerFinder* finder)
+TBLOCK_EXPORT void setLoggerFinder(nvinfer1::ILoggerFinder* finder) noexcept
 {
     tblock::setLoggerFinder(finder);
 }
@@ -56,19 +57,31 @@ TBLOCK_EXPORT int32_t tblock_plugin_select(
 }
 
 TBLOCK_EXPORT int32_t tblock_plugin_launch(int32_t op, int32_t dtype, void* const* tensors, int64_t rows, int64_t width,
-    int64_t input_stride, float eps, float weight_offset, void* stream) noexcept
+    int64_t input_stride, void const* fields, void* stream) noexcept
 try
 {
     int64_t elements = 0;
-    if (op < 0 || op >= kOpCount || dtype < 0 || dtype >= kDtypeCount || tensors == nullptr || rows < 0
-        || input_stride < width || __builtin_mul_overflow(rows, input_stride, &elements))
+    bool legal = op >= 0 && op < kOpCount && dtype >= 0 && dtype < kDtypeCount && tensors != nullptr && rows >= 0
+        && input_stride >= width && !__builtin_mul_overflow(rows, input_stride, &elements);
+    if (legal)
     {
-        tError = "op, dtype, tensors, rows or stride out of range";
+        tblock::OpRow const& row = *tblock::contract::kRows[op];
+        legal = (row.kind == tblock::OpKind::kElementwise || input_stride == width)
+            && (row.fieldCount == 0 || fields != nullptr);
+    }
+    if (!legal)
+    {
+        tError = "op, dtype, tensors, rows, stride or fields out of range";
         return 1;
     }
     tError = tblock::checkWidth(op, width);
     tblock::Kernels const* const kernels = tError.empty() ? tblock::Kernels::current(op, tError) : nullptr;
-    tblock::Call const call{op, dtype, tensors, rows, width, input_stride, eps, weight_offset};
+    tblock::FieldValue values[tblock::kMaxFields] = {};
+    if (fields != nullptr)
+    {
+        std::memcpy(values, fields, tblock::contract::kRows[op]->fieldCount * sizeof(values[0]));
+    }
+    tblock::Call const call{op, dtype, tensors, rows, width, input_stride, values};
     bool const launched
         = kernels != nullptr && kernels->launch(call, static_cast<tblock::CudaStream>(stream), tError);
     return launched ? 0 : 1;

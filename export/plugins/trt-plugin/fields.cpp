@@ -22,12 +22,13 @@ int32_t indexOf(OpRow const& row, char const* name)
     return -1;
 }
 
-std::string readOne(FieldRow const& row, PluginField const& field, float& value)
+std::string readOne(FieldRow const& row, PluginField const& field, FieldValue& value)
 {
-    if (field.type != PluginFieldType::kFLOAT32)
+    bool const isFloat = row.kind == FieldKind::kFloat;
+    if (field.type != typeOf(row))
     {
         return "field type " + std::to_string(static_cast<int32_t>(field.type)) + ": must be "
-            + std::to_string(static_cast<int32_t>(PluginFieldType::kFLOAT32)) + " (float32)";
+            + std::to_string(static_cast<int32_t>(typeOf(row))) + (isFloat ? " (float32)" : " (int32)");
     }
     if (field.length != 1)
     {
@@ -39,13 +40,22 @@ std::string readOne(FieldRow const& row, PluginField const& field, float& value)
     }
     std::memcpy(&value, field.data, sizeof(value)); // the application promises no alignment
     // The kernels flush denormals: a denormal eps would act as 0.
-    if (row.positive ? !(std::isnormal(value) && value > 0.0F) : !std::isfinite(value))
+    if (isFloat && (row.positive ? !(std::isnormal(value.f) && value.f > 0.0F) : !std::isfinite(value.f)))
     {
-        return std::to_string(value) + ": must be finite" + (row.positive ? " and above 0" : "");
+        return std::to_string(value.f) + ": must be finite" + (row.positive ? " and above 0" : "");
+    }
+    if (!isFloat && row.positive && value.i <= 0)
+    {
+        return std::to_string(value.i) + ": must be above 0";
     }
     return {};
 }
 } // namespace
+
+PluginFieldType typeOf(FieldRow const& row) noexcept
+{
+    return row.kind == FieldKind::kFloat ? PluginFieldType::kFLOAT32 : PluginFieldType::kINT32;
+}
 
 std::string FieldValues::read(OpRow const& row, nvinfer1::PluginFieldCollection const* fields)
 {
@@ -90,7 +100,7 @@ void FieldValues::write(OpRow const& row, PluginField* target) const noexcept
 {
     for (int32_t i = 0; i < row.fieldCount; ++i)
     {
-        target[i] = PluginField{row.fields[i].name, &values[i], PluginFieldType::kFLOAT32, 1};
+        target[i] = PluginField{row.fields[i].name, &values[i], typeOf(row.fields[i]), 1};
     }
 }
 } // namespace tblock

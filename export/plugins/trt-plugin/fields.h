@@ -8,9 +8,12 @@
 
 namespace tblock
 {
+// TensorRT's type of a field.
+nvinfer1::PluginFieldType typeOf(FieldRow const& row) noexcept;
+
 struct FieldValues
 {
-    float values[kMaxFields] = {};
+    FieldValue values[kMaxFields] = {};
 
     // Fills `values` in the row's order. An empty text, or what is wrong, naming plugin and field.
     std::string read(OpRow const& row, nvinfer1::PluginFieldCollection const* fields);

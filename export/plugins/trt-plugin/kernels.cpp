@@ -36,7 +36,7 @@ constexpr int32_t kWarpSize = 32;
 int64_t alignmentOf(Call const& call, int32_t tensorCount)
 {
     uint64_t bits = kVectorBytes | static_cast<uint64_t>(call.width * kDtypeBytes[call.dtype]);
-    if (call.op == kSwiglu && call.rows > 1)
+    if (call.rows > 1)
     {
         bits |= static_cast<uint64_t>(call.inputStride * kDtypeBytes[call.dtype]);
     }
@@ -47,10 +47,6 @@ int64_t alignmentOf(Call const& call, int32_t tensorCount)
     return static_cast<int64_t>(bits & (~bits + 1));
 }
 
-int32_t tensorCountOf(int32_t op)
-{
-    return contract::kRows[op]->inputCount + contract::kRows[op]->outputCount;
-}
 } // namespace
 
 int32_t selectVariant(int32_t op, int32_t dtype, int64_t rows, int64_t width, int64_t alignment) noexcept
@@ -74,10 +70,10 @@ std::string checkWidth(int32_t op, int64_t width)
     {
         return "last dimension " + std::to_string(width) + ": must be at least 1";
     }
-    if (op != kSwiglu && width > kMaxNormWidth)
+    if (width > contract::kRows[op]->maxWidth)
     {
-        return "last dimension " + std::to_string(width) + ": at most " + std::to_string(kMaxNormWidth)
-            + " is supported";
+        return "last dimension " + std::to_string(width) + ": at most "
+            + std::to_string(contract::kRows[op]->maxWidth) + " is supported";
     }
     return {};
 }
@@ -216,7 +212,8 @@ bool Kernels::launch(Call const& call, CudaStream stream, std::string& error) co
     {
         return true;
     }
-    int32_t const tensorCount = tensorCountOf(call.op);
+    OpRow const& row = *contract::kRows[call.op];
+    int32_t const tensorCount = row.inputCount + row.outputCount;
     int32_t const index = selectVariant(call.op, call.dtype, call.rows, call.width, alignmentOf(call, tensorCount));
     if (index < 0)
     {
@@ -224,24 +221,24 @@ bool Kernels::launch(Call const& call, CudaStream stream, std::string& error) co
         return false;
     }
     Variant const& v = kVariants[index];
-    int64_t const chunks = (call.width + v.cols - 1) / v.cols;
-    int64_t const programs
-        = call.op == kSwiglu ? call.rows * chunks : (call.rows + v.tileRows - 1) / v.tileRows;
-    if (programs > kMaxPrograms)
+    bool const elementwise = row.kind == OpKind::kElementwise;
+    int64_t const chunks = elementwise ? (call.width + v.cols - 1) / v.cols : 1;
+    int64_t const tiles = (call.rows + v.tileRows - 1) / v.tileRows;
+    int64_t programs = 0;
+    if (__builtin_mul_overflow(tiles, chunks, &programs) || programs > kMaxPrograms)
     {
         error = "rows " + std::to_string(call.rows) + ", width " + std::to_string(call.width) + ": "
-            + std::to_string(programs) + " programs are more than a launch can hold";
+            + std::to_string(tiles) + " x " + std::to_string(chunks) + " programs are more than a launch can hold";
         return false;
     }
     // In the order of the Triton kernel's arguments; two scratch pointers of Triton's own come last.
-    int64_t first = call.op == kSwiglu ? chunks : call.rows;
+    int64_t first = elementwise ? chunks : call.rows;
     int64_t units = call.width / v.align;
     int64_t strideUnits = call.inputStride / v.align;
-    float eps = call.eps;
-    float weightOffset = call.weightOffset;
     void* scratch = nullptr;
     void* tensors[kMaxTensors];
-    void* arguments[kMaxTensors + 6];
+    FieldValue fields[kMaxFields];
+    void* arguments[kMaxTensors + kMaxFields + 5];
     int32_t count = 0;
     for (int32_t i = 0; i < tensorCount; ++i)
     {
@@ -250,14 +247,14 @@ bool Kernels::launch(Call const& call, CudaStream stream, std::string& error) co
     }
     arguments[count++] = &first;
     arguments[count++] = &units;
-    if (call.op == kSwiglu)
+    if (elementwise)
     {
         arguments[count++] = &strideUnits;
     }
-    else
+    for (int32_t i = 0; i < row.fieldCount; ++i)
     {
-        arguments[count++] = &eps;
-        arguments[count++] = &weightOffset;
+        fields[i] = call.fields[i];
+        arguments[count++] = &fields[i];
     }
     arguments[count++] = &scratch;
     arguments[count++] = &scratch;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda_driver.h"
+#include "op_row.h"
 
 #include <cstdint>
 #include <string>
@@ -31,9 +32,8 @@ struct Call
     void* const* tensors;
     int64_t rows;
     int64_t width;
-    int64_t inputStride; // of a row of gate and up, in elements; swiglu only
-    float eps;
-    float weightOffset;
+    int64_t inputStride; // of a row of the inputs, in elements; the width unless the op is elementwise
+    FieldValue const* fields; // in the order of the contract row
 };
 
 // Index of the first variant that fits, or -1; `alignment` in bytes, at most 16.

@@ -17,10 +17,30 @@ struct PortRow
     PortShape shape;
 };
 
+enum class FieldKind : int32_t
+{
+    kFloat, // float32
+    kInt,   // int32
+};
+
 struct FieldRow
 {
     char const* name;
-    bool positive;
+    FieldKind kind;
+    bool positive; // above 0; a float must be finite in any case
+};
+
+// The value of one field, as a kernel takes it.
+union FieldValue
+{
+    float f;
+    int32_t i;
+};
+
+enum class OpKind : int32_t
+{
+    kRowwise,     // sums over the last axis: one program holds whole rows
+    kElementwise, // knows no rows: a contiguous tensor is one long row
 };
 
 struct OpRow
@@ -28,6 +48,8 @@ struct OpRow
     char const* op;
     char const* pluginName;
     char const* version;
+    OpKind kind;
+    int64_t maxWidth; // of a row
     PortRow const* inputs;
     int32_t inputCount;
     PortRow const* outputs;

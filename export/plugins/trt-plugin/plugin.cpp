@@ -11,12 +11,6 @@ using namespace nvinfer1;
 
 namespace
 {
-// enqueue reads the fields of both norms by one index.
-constexpr int32_t kEps = contract::rms_norm::field::kEps;
-constexpr int32_t kWeightOffset = contract::rms_norm::field::kWeightOffset;
-static_assert(kEps == int32_t{contract::add_rms_norm::field::kEps});
-static_assert(kWeightOffset == int32_t{contract::add_rms_norm::field::kWeightOffset});
-
 constexpr int32_t kOk = 0;
 constexpr int32_t kFailed = 1;
 } // namespace
@@ -219,15 +213,9 @@ try
     {
         tensors[mRow.inputCount + i] = outputs[i];
     }
-    Call call{mOp, dtype, tensors, extent.rows, extent.width, extent.width, 0.0F, 0.0F};
-    if (mRow.fieldCount > 0)
+    Call call{mOp, dtype, tensors, extent.rows, extent.width, extent.width, mFields.values};
+    if (mRow.kind == OpKind::kElementwise)
     {
-        call.eps = mFields.values[kEps];
-        call.weightOffset = mFields.values[kWeightOffset];
-    }
-    else
-    {
-        // Elementwise: one long row.
         call.width = call.inputStride = extent.rows * extent.width;
         call.rows = 1;
     }

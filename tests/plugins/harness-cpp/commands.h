@@ -1,5 +1,6 @@
 #pragma once
 
+#include "cases.h"
 #include "plugin_library.h"
 
 namespace harness
@@ -19,7 +20,7 @@ struct Executed
     std::string notExecuted; // why not, or empty
 };
 
-// Attaches, enqueues over shapes and dtypes on every device, and compares with float64; below sm_80, checks the refusal.
-// Brief: fewer shapes.
-Executed execute(PluginLibrary& library, Budget const& budget, bool brief);
+// Attaches, enqueues every case on every device, and compares with float64; below sm_80, checks the refusal.
+// Brief: only small cases.
+Executed execute(PluginLibrary& library, std::vector<Case> const& cases, Budget const& budget, bool brief);
 } // namespace harness

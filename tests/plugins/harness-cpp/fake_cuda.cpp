@@ -1,9 +1,12 @@
-// A stand-in for libcuda.so.1: device memory is host memory, and a launch computes what the kernel of that name must, in
-// double precision, program by program. It checks what our C++ hands to a driver (images, names, grids, arguments), and
+// A stand-in for libcuda.so.1: device memory is host memory, and a launch must be one of the cases in FAKE_CUDA_CASES: it
+// looks for the case whose op, dtype, attributes and inputs are those that the launch's arguments lead to, and writes its
+// outputs where the launch's grid reaches. It checks what our C++ hands to a driver (images, names, grids, arguments), and
 // says nothing about the kernels themselves. FAKE_CUDA_ARCH is the device (80); FAKE_CUDA_REFUSE_CUBIN refuses cubins, as
 // an old driver does.
+#include "cases.h"
 #include "float_types.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -46,7 +49,7 @@ T argument(void** arguments, int index)
 
 struct Shape
 {
-    FloatType type;
+    int32_t dtype;
     int64_t align;
     int64_t tileRows;
     int64_t cols;
@@ -62,67 +65,107 @@ Shape parse(std::string const& name, size_t prefix)
     long cols = 0;
     if (std::sscanf(name.c_str() + prefix, "_%4[a-z0-9]_a%ld_r%ld_c%ld", dtype, &align, &rows, &cols) == 4)
     {
-        for (FloatType const& type : kFloatTypes)
+        for (int32_t id = 0; id < 3; ++id)
         {
-            if (std::strcmp(type.name, dtype) == 0)
+            if (std::strcmp(kFloatTypes[id].name, dtype) == 0)
             {
-                shape = Shape{type, align, rows, cols};
+                shape = Shape{id, align, rows, cols};
             }
         }
     }
     return shape;
 }
 
-void normPrograms(Shape const& s, bool add, unsigned grid, void** a)
+// One launch, read as the kernel reads its arguments: tensors, sizes of the op's kind, attributes.
+struct Launch
 {
-    int const base = add ? 5 : 3;
-    int64_t const rows = argument<int64_t>(a, base);
-    int64_t const width = argument<int64_t>(a, base + 1) * s.align;
-    float const eps = argument<float>(a, base + 2);
-    float const offset = argument<float>(a, base + 3);
-    char const* const x = argument<char const*>(a, 0);
-    char const* const residual = add ? argument<char const*>(a, 1) : nullptr;
-    char const* const weight = argument<char const*>(a, add ? 2 : 1);
-    char* const total = add ? argument<char*>(a, 3) : nullptr;
-    char* const y = argument<char*>(a, add ? 4 : 2);
-    for (int64_t row = 0; row < static_cast<int64_t>(grid) * s.tileRows && row < rows; ++row)
-    {
-        double squares = 0.0;
-        for (int64_t i = row * width; i < (row + 1) * width; ++i)
-        {
-            if (add)
-            {
-                encode(total, i, s.type, decode(x, i, s.type) + decode(residual, i, s.type));
-            }
-            double const value = decode(add ? total : x, i, s.type);
-            squares += value * value;
-        }
-        double const scale = 1.0 / std::sqrt(squares / static_cast<double>(width) + eps);
-        for (int64_t col = 0; col < width; ++col)
-        {
-            int64_t const i = row * width + col;
-            double const value = decode(add ? total : x, i, s.type);
-            encode(y, i, s.type, value * scale * (decode(weight, col, s.type) + offset));
-        }
-    }
-}
+    int32_t op;
+    Shape shape;
+    int64_t programs;
+    std::vector<char*> tensors;
+    std::vector<tblock::FieldValue> fields;
+    int64_t rows;
+    int64_t width;
+    int64_t stride; // of a row of the inputs
+    int64_t chunks; // programs per row
 
-void swigluPrograms(Shape const& s, unsigned grid, void** a)
-{
-    int64_t const chunks = argument<int64_t>(a, 3);
-    int64_t const width = argument<int64_t>(a, 4) * s.align;
-    int64_t const stride = argument<int64_t>(a, 5) * s.align;
-    for (int64_t program = 0; program < grid; ++program)
+    Launch(int32_t op, Shape const& shape, unsigned grid, void** arguments)
+        : op{op}
+        , shape{shape}
+        , programs{grid}
     {
-        int64_t const row = program / chunks;
-        int64_t const first = program % chunks * s.cols;
-        for (int64_t col = first; col < first + s.cols && col < width; ++col)
+        tblock::OpRow const& row = *tblock::contract::kRows[op];
+        int32_t next = 0;
+        while (next < row.inputCount + row.outputCount)
         {
-            double const gate = decode(argument<char const*>(a, 0), row * stride + col, s.type);
-            double const up = decode(argument<char const*>(a, 1), row * stride + col, s.type);
-            encode(argument<char*>(a, 2), row * width + col, s.type, gate / (1.0 + std::exp(-gate)) * up);
+            tensors.push_back(argument<char*>(arguments, next++));
+        }
+        int64_t const first = argument<int64_t>(arguments, next++);
+        width = stride = argument<int64_t>(arguments, next++) * shape.align;
+        bool const elementwise = row.kind == tblock::OpKind::kElementwise;
+        if (elementwise)
+        {
+            stride = argument<int64_t>(arguments, next++) * shape.align;
+        }
+        chunks = elementwise ? first : 1;
+        rows = elementwise ? programs / std::max<int64_t>(first, 1) : first;
+        for (int32_t i = 0; i < row.fieldCount; ++i)
+        {
+            fields.push_back(argument<tblock::FieldValue>(arguments, next++));
         }
     }
+
+    bool is(Case const& c) const
+    {
+        bool const same = c.op == op && c.dtype == shape.dtype && c.rows * c.width == rows * width
+            && std::memcmp(c.fields.data(), fields.data(), fields.size() * sizeof(fields[0])) == 0;
+        return same && readsInputsOf(c);
+    }
+
+    bool readsInputsOf(Case const& c) const
+    {
+        int64_t const size = width * c.type().bytes;
+        for (int32_t i = 0; i < c.row().inputCount; ++i)
+        {
+            for (int64_t row = 0; row < (c.isVector(i) ? 1 : rows); ++row)
+            {
+                char const* const wanted = c.packed ? c.inputs[0].data() + (row * c.row().inputCount + i) * size
+                                                    : c.inputs[i].data() + row * size;
+                if (std::memcmp(tensors[i] + row * stride * c.type().bytes, wanted, size) != 0)
+                {
+                    return false;
+                }
+            }
+        }
+        return true;
+    }
+
+    void write(Case const& c) const
+    {
+        for (int64_t program = 0; program < programs; ++program)
+        {
+            int64_t const top = program / chunks * shape.tileRows;
+            int64_t const left = program % chunks * shape.cols;
+            int64_t const right = chunks > 1 || c.row().kind == tblock::OpKind::kElementwise ? left + shape.cols : width;
+            for (int64_t row = top; row < top + shape.tileRows && row < rows; ++row)
+            {
+                for (int64_t col = left; col < right && col < width; ++col)
+                {
+                    int64_t const at = row * width + col;
+                    for (size_t i = 0; i < c.outputs.size(); ++i)
+                    {
+                        encode(tensors[c.row().inputCount + i], at, c.type(), c.outputs[i][at]);
+                    }
+                }
+            }
+        }
+    }
+};
+
+std::vector<Case> const& cases()
+{
+    static std::vector<Case> const all = readCases(std::getenv("FAKE_CUDA_CASES"));
+    return all;
 }
 
 bool contains(Module const& module, std::string const& text)
@@ -239,19 +282,25 @@ extern "C"
         {
             return kInvalidValue;
         }
-        for (std::string const prefix : {"rms_norm", "add_rms_norm", "swiglu"})
+        for (int32_t op = 0; op < static_cast<int32_t>(std::size(tblock::contract::kRows)); ++op)
         {
-            if (function->compare(0, prefix.size(), prefix) == 0)
+            std::string const prefix = tblock::contract::kRows[op]->op;
+            Shape const shape
+                = function->compare(0, prefix.size(), prefix) == 0 ? parse(*function, prefix.size()) : Shape{};
+            if (shape.cols == 0)
             {
-                Shape const shape = parse(*function, prefix.size());
-                if (shape.cols == 0)
-                {
-                    return kInvalidValue;
-                }
-                prefix == "swiglu" ? swigluPrograms(shape, gridX, arguments)
-                                   : normPrograms(shape, prefix == "add_rms_norm", gridX, arguments);
-                return 0;
+                continue;
             }
+            Launch const launch{op, shape, gridX, arguments};
+            for (Case const& c : cases())
+            {
+                if (launch.is(c))
+                {
+                    launch.write(c);
+                    return 0;
+                }
+            }
+            return kInvalidValue;
         }
         return kNotFound;
     }

@@ -1,7 +1,7 @@
 // Plays TensorRT's part for the plugin library.
 //   plugin_harness LIBRARY describe            creators, fields and versions as JSON
 //   plugin_harness LIBRARY walk THREADS        build and runtime interfaces, good and bad input
-//   plugin_harness LIBRARY execute THREADS F32 F16 BF16   attach, enqueue, compare; the budgets in unit roundoffs
+//   plugin_harness LIBRARY execute THREADS CASES F32 F16 BF16   attach, enqueue, compare; budgets in unit roundoffs
 //   plugin_harness LIBRARY select < lines      variant index for each "op dtype rows width alignment"
 // Exit status: 0 all checks hold, 1 some failed, 2 wrong use, 3 not executed (no CUDA driver or device).
 #include "check.h"
@@ -23,7 +23,7 @@ void describe(PluginLibrary const& library)
     for (int32_t i = 0; i < library.count(); ++i)
     {
         IPluginCreatorV3One* const creator = library.creator(i);
-        std::unique_ptr<IPluginV3> const plugin = create(creator, Fields{1e-5F, 0.0F});
+        std::unique_ptr<IPluginV3> const plugin = create(creator, Fields{*tblock::contract::kRows[i]});
         InterfaceInfo const info = creator->getInterfaceInfo();
         std::printf("%s{\"name\": \"%s\", \"version\": \"%s\", \"namespace\": \"%s\", \"interface\": \"%s %d.%d\", "
                     "\"outputs\": %d, \"fields\": [",
@@ -71,9 +71,9 @@ int run(int argc, char** argv)
 {
     std::string const command = argc > 2 ? argv[2] : "";
     bool const threaded = command == "walk" || command == "execute";
-    if (argc < 3 || (threaded && argc < 4) || (command == "execute" && argc < 7))
+    if (argc < 3 || (threaded && argc < 4) || (command == "execute" && argc < 8))
     {
-        std::fprintf(stderr, "usage: plugin_harness LIBRARY describe|walk THREADS|execute THREADS F32 F16 BF16|select\n");
+        std::fprintf(stderr, "usage: plugin_harness LIBRARY describe|walk THREADS|execute THREADS CASES F32 F16 BF16|select\n");
         return 2;
     }
     PluginLibrary library{argv[1]};
@@ -94,15 +94,16 @@ int run(int argc, char** argv)
     }
     else if (command == "execute")
     {
-        Budget const budget{{std::atof(argv[4]), std::atof(argv[5]), std::atof(argv[6])}};
-        int cases = 0;
+        Budget const budget{{std::atof(argv[5]), std::atof(argv[6]), std::atof(argv[7])}};
+        std::vector<Case> const cases = readCases(argv[4]);
+        int executed = 0;
         onThreads(threads, [&] {
-            Executed const done = execute(library, budget, threads > 1);
+            Executed const done = execute(library, cases, budget, threads > 1);
             std::lock_guard<std::mutex> const lock{mutex};
-            cases += done.cases;
+            executed += done.cases;
             notExecuted = done.notExecuted;
         });
-        std::string const outcome = notExecuted.empty() ? std::to_string(cases) + " cases" : notExecuted;
+        std::string const outcome = notExecuted.empty() ? std::to_string(executed) + " cases" : notExecuted;
         std::printf("%s: %s\n", notExecuted.empty() ? "executed" : "not executed", outcome.c_str());
         std::printf("PTX fallback: %s\n", library.logger().heard("loaded PTX") ? "yes" : "no");
     }

@@ -1,12 +1,14 @@
 // The library under test, opened as TensorRT's registry opens it.
 #pragma once
 
+#include "contract.h"
 #include "trt_mock.h"
 
 #include <cstring>
 #include <dlfcn.h>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace harness
 {
@@ -73,27 +75,46 @@ private:
 // The fields of one plugin; values live as long as this.
 struct Fields
 {
-    Fields(float eps, float weightOffset)
-        : values{eps, weightOffset}
-        , list{PluginField{"eps", &values[0], PluginFieldType::kFLOAT32, 1},
-              PluginField{"weight_offset", &values[1], PluginFieldType::kFLOAT32, 1}}
+    Fields(tblock::OpRow const& row, std::vector<tblock::FieldValue> given)
+        : values{std::move(given)}
+    {
+        for (int32_t i = 0; i < row.fieldCount; ++i)
+        {
+            bool const isFloat = row.fields[i].kind == tblock::FieldKind::kFloat;
+            list.push_back(PluginField{row.fields[i].name, &values[i],
+                isFloat ? PluginFieldType::kFLOAT32 : PluginFieldType::kINT32, 1});
+        }
+    }
+    // Legal ones.
+    explicit Fields(tblock::OpRow const& row)
+        : Fields{row, legal(row)}
     {
     }
     Fields(Fields const&) = delete;
-    float values[2];
+    std::vector<tblock::FieldValue> values;
     std::vector<PluginField> list;
 
     PluginFieldCollection collection() const
     {
         return PluginFieldCollection{static_cast<int32_t>(list.size()), list.data()};
     }
+
+private:
+    static std::vector<tblock::FieldValue> legal(tblock::OpRow const& row)
+    {
+        std::vector<tblock::FieldValue> values(row.fieldCount);
+        for (int32_t i = 0; i < row.fieldCount; ++i)
+        {
+            row.fields[i].kind == tblock::FieldKind::kFloat ? (void)(values[i].f = 0.5F) : (void)(values[i].i = 1);
+        }
+        return values;
+    }
 };
 
 inline std::unique_ptr<IPluginV3> create(
     IPluginCreatorV3One* creator, Fields const& fields, TensorRTPhase phase = TensorRTPhase::kBUILD)
 {
-    bool const none = creator->getFieldNames()->nbFields == 0;
-    PluginFieldCollection const collection = none ? PluginFieldCollection{} : fields.collection();
+    PluginFieldCollection const collection = fields.collection();
     return std::unique_ptr<IPluginV3>{creator->createPlugin("layer", &collection, phase)};
 }
 

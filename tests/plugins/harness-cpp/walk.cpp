@@ -56,64 +56,88 @@ void expectError(std::string const& label, std::vector<std::string> const& parts
     Logger::last().clear();
 }
 
+using Spoil = std::function<void(PluginField&, tblock::FieldValue&)>;
+
 void walkFields(OpRow const& row, IPluginCreatorV3One* creator)
 {
-    auto refused = [&](std::string const& label, std::function<void(Fields&)> const& spoil,
-                       std::vector<std::string> parts) {
-        Fields fields{1e-5F, 0.0F};
-        spoil(fields);
+    auto refusedAll = [&](std::string const& label, Fields const& fields, std::vector<std::string> parts) {
         PluginFieldCollection const collection = fields.collection();
-        std::unique_ptr<IPluginV3> const plugin{
-            creator->createPlugin("layer7", &collection, TensorRTPhase::kBUILD)};
+        std::unique_ptr<IPluginV3> const plugin{creator->createPlugin("layer7", &collection, TensorRTPhase::kBUILD)};
         check(plugin == nullptr, label + ": accepted");
         parts.insert(parts.end(), {row.pluginName, "layer7"});
         expectError(std::string{row.pluginName} + ", " + label, parts);
     };
-    if (row.fieldCount == 0)
-    {
-        refused("field of another plugin", [](Fields&) {}, {"field eps", "unknown"});
-        return;
-    }
-    refused("eps missing", [](Fields& f) { f.list.erase(f.list.begin()); }, {"field eps: missing"});
-    refused("offset missing", [](Fields& f) { f.list.pop_back(); }, {"field weight_offset: missing"});
-    refused("eps as int", [](Fields& f) { f.list[0].type = PluginFieldType::kINT32; }, {"field eps: field type 5"});
-    refused("eps as double", [](Fields& f) { f.list[0].type = PluginFieldType::kFLOAT64; }, {"field eps: field type"});
-    refused("eps of length 2", [](Fields& f) { f.list[0].length = 2; }, {"field eps: length 2"});
-    refused("eps of length 0", [](Fields& f) { f.list[0].length = 0; }, {"field eps: length 0"});
-    refused("eps without data", [](Fields& f) { f.list[0].data = nullptr; }, {"field eps: no data"});
-    refused("eps twice", [](Fields& f) { f.list.push_back(f.list[0]); }, {"field eps: given twice"});
-    refused("unknown field", [](Fields& f) { f.list[1].name = "epsilon"; }, {"field epsilon: unknown"});
-    refused("unnamed field", [](Fields& f) { f.list[1].name = nullptr; }, {"(unnamed)"});
-    for (float const bad : {0.0F, -1e-5F, std::nanf(""), std::numeric_limits<float>::infinity(), 1e-40F})
-    {
-        refused("eps " + std::to_string(bad), [bad](Fields& f) { f.values[0] = bad; }, {"field eps:", "above 0"});
-    }
-    for (float const bad : {std::nanf(""), -std::numeric_limits<float>::infinity()})
-    {
-        refused("offset " + std::to_string(bad), [bad](Fields& f) { f.values[1] = bad; },
-            {"field weight_offset:", "finite"});
-    }
-    check(creator->createPlugin("layer", nullptr, TensorRTPhase::kBUILD) == nullptr, "no collection: accepted");
-    Logger::last().clear();
+    Fields stray{row};
+    float const value = 0.5F;
+    stray.list.push_back(PluginField{"no_such_field", &value, PluginFieldType::kFLOAT32, 1});
+    refusedAll("field of another plugin", stray, {"field no_such_field: unknown"});
+    stray.list.back().name = nullptr;
+    refusedAll("unnamed field", stray, {"(unnamed)"});
     PluginFieldCollection const broken{2, nullptr};
     check(creator->createPlugin("layer", &broken, TensorRTPhase::kBUILD) == nullptr, "broken collection: accepted");
     expectError("broken collection", {row.pluginName, "broken"});
+    std::unique_ptr<IPluginV3> const bare{creator->createPlugin("layer", nullptr, TensorRTPhase::kBUILD)};
+    check((bare == nullptr) == (row.fieldCount > 0), "no collection");
+    Logger::last().clear();
 
-    // From an address that is no multiple of 4.
-    alignas(8) unsigned char bytes[12] = {};
-    Fields fields{1e-6F, 1.0F};
-    std::memcpy(bytes + 1, &fields.values[0], sizeof(float));
-    fields.list[0].data = bytes + 1;
-    PluginFieldCollection const collection = fields.collection();
-    std::unique_ptr<IPluginV3> const plugin{creator->createPlugin("", &collection, TensorRTPhase::kRUNTIME)};
-    check(plugin != nullptr, "unaligned eps: refused");
+    for (int32_t i = 0; i < row.fieldCount; ++i)
+    {
+        tblock::FieldRow const& field = row.fields[i];
+        bool const isFloat = field.kind == tblock::FieldKind::kFloat;
+        std::string const label = std::string{"field "} + field.name;
+        auto refused = [&](std::string const& what, std::string const& message, Spoil const& spoil) {
+            Fields fields{row};
+            spoil(fields.list[i], fields.values[i]);
+            refusedAll(label + " " + what, fields, {label + ": " + message});
+        };
+        Fields missing{row};
+        missing.list.erase(missing.list.begin() + i);
+        refusedAll("missing", missing, {label + ": missing"});
+        Fields twice{row};
+        twice.list.push_back(twice.list[i]);
+        refusedAll("twice", twice, {label + ": given twice"});
+        refused("of the other type", "field type",
+            [&](auto& f, auto&) { f.type = isFloat ? PluginFieldType::kINT32 : PluginFieldType::kFLOAT32; });
+        refused("as double", "field type", [](auto& f, auto&) { f.type = PluginFieldType::kFLOAT64; });
+        refused("of length 2", "length 2", [](auto& f, auto&) { f.length = 2; });
+        refused("of length 0", "length 0", [](auto& f, auto&) { f.length = 0; });
+        refused("without data", "no data", [](auto& f, auto&) { f.data = nullptr; });
+        for (float const bad : {std::nanf(""), std::numeric_limits<float>::infinity(), 0.0F, -1e-5F, 1e-40F})
+        {
+            if (isFloat && (field.positive || !std::isfinite(bad)))
+            {
+                refused(std::to_string(bad), std::to_string(bad) + ": must be finite",
+                    [bad](auto&, auto& v) { v.f = bad; });
+            }
+        }
+        if (!isFloat && field.positive)
+        {
+            refused("0", "0: must be above 0", [](auto&, auto& v) { v.i = 0; });
+        }
+
+        // From an address that is no multiple of 4.
+        alignas(8) unsigned char bytes[12] = {};
+        Fields fields{row};
+        std::memcpy(bytes + 1, &fields.values[i], sizeof(fields.values[i]));
+        fields.list[i].data = bytes + 1;
+        PluginFieldCollection const collection = fields.collection();
+        std::unique_ptr<IPluginV3> const plugin{creator->createPlugin("", &collection, TensorRTPhase::kRUNTIME)};
+        check(plugin != nullptr, label + ", unaligned: refused");
+    }
 }
 
 void walkSerialization(OpRow const& row, IPluginCreatorV3One* creator)
 {
-    for (float const eps : {1e-5F, 1e-6F, 0.1F, std::numeric_limits<float>::min()})
+    for (float const number : {1e-5F, 1e-6F, 0.1F, std::numeric_limits<float>::min()})
     {
-        Fields const fields{eps, -0.0F};
+        Fields fields{row};
+        for (int32_t i = 0; i < row.fieldCount; ++i)
+        {
+            // Different ones, so that none can stand in for another; -0 must keep its sign.
+            float const value = row.fields[i].positive ? number : i > 1 ? number * static_cast<float>(i) : -0.0F;
+            row.fields[i].kind == tblock::FieldKind::kFloat ? (void)(fields.values[i].f = value)
+                                                            : (void)(fields.values[i].i = 7 + i);
+        }
         std::unique_ptr<IPluginV3> const plugin = create(creator, fields);
         check(plugin != nullptr, "creation");
         std::unique_ptr<IPluginV3> const copy{plugin->clone()};
@@ -126,8 +150,8 @@ void walkSerialization(OpRow const& row, IPluginCreatorV3One* creator)
         {
             PluginField const& field = last->fields[i];
             bool const same = std::strcmp(field.name, row.fields[i].name) == 0 && field.length == 1
-                && field.type == PluginFieldType::kFLOAT32
-                && std::memcmp(field.data, &fields.values[i], sizeof(float)) == 0;
+                && field.type == fields.list[i].type
+                && std::memcmp(field.data, &fields.values[i], sizeof(fields.values[i])) == 0;
             check(same, std::string{"exact serialization of "} + row.fields[i].name);
         }
     }
@@ -230,9 +254,9 @@ void walkShapes(OpRow const& row, IPluginV3& plugin)
         {first, "out of range"});
     refused("int8", tensorsOf(shapesOf(row, {2, 576}), DataType::kINT8), {first, "dtype"});
     Tensors wide = tensorsOf(shapesOf(row, {2, 65537}), DataType::kHALF);
-    if (row.fieldCount > 0)
+    if (row.maxWidth < 65537)
     {
-        refused("too wide", wide, {first, "65537", "65536"});
+        refused("too wide", wide, {first, "65537", std::to_string(row.maxWidth)});
     }
     else
     {
@@ -266,7 +290,7 @@ void walk(PluginLibrary& library)
         IPluginCreatorV3One* const creator = library.creator(row->pluginName);
         walkFields(*row, creator);
         walkSerialization(*row, creator);
-        std::unique_ptr<IPluginV3> const plugin = create(creator, Fields{1e-5F, 1.0F});
+        std::unique_ptr<IPluginV3> const plugin = create(creator, Fields{*row});
         std::unique_ptr<IPluginV3> const copy{plugin->clone()};
         for (IPluginV3* each : {plugin.get(), copy.get()})
         {
