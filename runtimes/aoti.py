@@ -3,7 +3,7 @@
 Owns the comparison of this machine with the manifest before the code is loaded. Loads torch.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,19 +13,17 @@ from torch.utils._pytree import treespec_loads
 from tblock.block import ARGUMENTS
 from tblock.errors import ArtifactError, RuntimeUnavailable, reason
 from tblock.manifest import Artifact
-from tblock.runtimes.eager import as_tensor, torch_device
-from tblock.runtimes.runner import Arrays, Runner
-from tblock.weights import to_array
+from tblock.runtimes.eager import TorchRunner
 
 CPU_LEVELS = ("DEFAULT", "AVX2", "AVX512")
 """x86 values of torch.backends.cpu.get_cpu_capability(), each of which runs the code of those before it."""
 
 
-class AotiRunner(Runner):
+class AotiRunner(TorchRunner):
     """model.pt2 through torch._inductor.aoti_load_package; inputs in manifest order.
 
-    The package itself takes any width, rank and stride and computes on what it finds (DESIGN section 8, fact
-    11): the check in front of it is not a convenience.
+    The package itself takes any width, rank and stride and computes on what it finds: the check in front of
+    it is not a convenience.
     """
 
     name = "aoti"
@@ -46,13 +44,8 @@ class AotiRunner(Runner):
         if name is None:
             raise ArtifactError(f"{artifact.folder}: the aoti target lists no .pt2 file")
         check_build(f"{artifact.folder / name}", target)
-        super().__init__(artifact, provider=target.get("device", "cpu"))
-        self._device = torch_device(self.name, self.provider)
-        if self._device.type == "cuda":
-            self.device = torch.cuda.get_device_name()
+        super().__init__(artifact, provider=target.get("device", "cpu"), threads=threads)
         path = artifact.path(name)
-        if threads is not None:
-            torch.set_num_threads(threads)
         try:
             self._package = torch._inductor.aoti_load_package(str(path))
             self._order = _input_order(self._package, [spec.name for spec in artifact.manifest.inputs])
@@ -61,28 +54,9 @@ class AotiRunner(Runner):
         ) as error:  # the loader raises whatever its zip reader, compiler check or linker raise
             raise ArtifactError(f"{path}: AOTInductor cannot load it: {reason(error)}") from error
 
-    def _run(self, arrays: Arrays, sizes: dict[str, int]) -> Arrays:
-        values = self._call(self._tensors(arrays))
-        names = [spec.name for spec in self.artifact.manifest.outputs]
-        return {name: to_array(value) for name, value in zip(names, values, strict=True)}
-
-    def _bind(self, arrays: Arrays, sizes: dict[str, int]) -> Callable[[], None]:
-        tensors = self._tensors(arrays)
-
-        def execute() -> None:
-            self._call(tensors)
-            if self._device.type == "cuda":
-                torch.cuda.synchronize()
-
-        return execute
-
-    def _call(self, tensors: list[Tensor]) -> list[Tensor]:
+    def _call(self, tensors: dict[str, Tensor]) -> list[Tensor]:
         # The package's own __call__ parses its signature from JSON at each call; the list is consumed.
-        with torch.inference_mode():
-            return self._package.loader.boxed_run(list(tensors))
-
-    def _tensors(self, arrays: Arrays) -> list[Tensor]:
-        return [as_tensor(arrays[name]).to(self._device) for name in self._order]
+        return self._package.loader.boxed_run([tensors[name] for name in self._order])
 
 
 def _input_order(package: Any, names: list[str]) -> list[str]:

@@ -4,20 +4,21 @@ Owns how sizes are made symbolic. Loads torch; compiling for the CPU needs a C++
 """
 
 import inspect
-import os
-import shutil
+import types
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 from torch._dynamo.decorators import mark_unbacked
 
-from tblock.errors import RuntimeUnavailable, reason
+from tblock.block import ARGUMENTS
+from tblock.dtypes import DTYPES
+from tblock.errors import ExportError, reason
+from tblock.machine import require_cxx_compiler
 from tblock.manifest import Artifact
 from tblock.runtimes.eager import EagerRunner
-from tblock.runtimes.inputs import DTYPES
 from tblock.runtimes.runner import Arrays
 
 _SHARED_SYMBOLS = "shape_id" in inspect.signature(mark_unbacked).parameters
@@ -43,19 +44,22 @@ class CompileRunner(EagerRunner):
             RuntimeUnavailable: also when there is no C++ compiler.
         """
         super().__init__(artifact, provider=provider, threads=threads)
-        if self._device.type == "cpu" and not _compiler():
-            raise RuntimeUnavailable(
-                "compile: no C++ compiler found; install g++ (Debian: apt-get install g++)"
-            )
-        self.details |= {"graphs": 0, "symbols": "unbacked" if _SHARED_SYMBOLS else "dynamic"}
-        self._compiled = torch.compile(self._module, backend=self._backend, fullgraph=True)
-        try:
-            self._run(*self._example())
-        except torch._dynamo.exc.UserError as error:
-            if not _SHARED_SYMBOLS:
-                raise
-            self.details["symbols"] = f"dynamic: unbacked sizes do not compile here ({reason(error)})"
-            self._run(*self._example())
+        if self._device.type == "cpu":
+            require_cxx_compiler(self.name, "g++", "clang++")
+        attempts = ["dynamic"]
+        if _SHARED_SYMBOLS:
+            attempts.insert(0, "unbacked")
+        self.details |= {"graphs": 0, "symbols": attempts[0]}
+        self._compiled = torch.compile(_own_code(self._module), backend=self._backend, fullgraph=True)
+        for attempt in attempts:
+            self._symbols = attempt
+            try:
+                self._bind(*self._example()).execute()
+                return
+            except Exception as error:  # dynamo and inductor raise dozens of kinds
+                failed = error
+                self.details["symbols"] = f"dynamic: unbacked sizes do not compile here ({reason(error)})"
+        raise ExportError(f"{self.name}: torch.compile failed: {reason(failed)}") from failed
 
     def _example(self) -> tuple[Arrays, dict[str, int]]:
         manifest = self.artifact.manifest
@@ -63,7 +67,7 @@ class CompileRunner(EagerRunner):
         arrays: Arrays = {}
         for spec in manifest.inputs:
             shape = tuple(sizes[d] if isinstance(d, str) else d for d in spec.dims)
-            arrays[spec.name] = np.full(shape, spec.dtype != "int64", DTYPES[spec.dtype])
+            arrays[spec.name] = np.full(shape, spec.dtype != "int64", DTYPES[spec.dtype].numpy)
         return arrays, sizes
 
     def _backend(self, graph: fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:
@@ -73,7 +77,7 @@ class CompileRunner(EagerRunner):
         return compiled
 
     def _call(self, tensors: dict[str, Tensor]) -> Any:
-        return self._compiled(**tensors)
+        return self._compiled(**{ARGUMENTS[name]: tensor for name, tensor in tensors.items()})
 
     def _tensors(self, arrays: Arrays) -> dict[str, Tensor]:
         tensors = super()._tensors(arrays)
@@ -83,7 +87,7 @@ class CompileRunner(EagerRunner):
                 limits = manifest.ranges.get(dim) if isinstance(dim, str) else None
                 if limits is None or limits.min == limits.max:
                     continue
-                if self.details["symbols"] == "unbacked":
+                if self._symbols == "unbacked":
                     mark_unbacked(
                         tensor,
                         axis,
@@ -97,5 +101,14 @@ class CompileRunner(EagerRunner):
         return tensors
 
 
-def _compiler() -> bool:
-    return any(shutil.which(name) for name in (os.environ.get("CXX", ""), "g++", "clang++") if name)
+def _own_code(module: nn.Module) -> Callable[..., Any]:
+    """A call of the module with a code object of its own.
+
+    Dynamo counts recompilations per code object, and every Block shares that of Block.forward: the ninth
+    block compiled in a process would be refused.
+    """
+
+    def forward(**arguments: Tensor) -> Any:
+        return module(**arguments)
+
+    return types.FunctionType(forward.__code__.replace(), forward.__globals__, closure=forward.__closure__)

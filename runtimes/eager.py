@@ -1,9 +1,9 @@
 """The eager runner: the block itself, rebuilt from config and weights; the capture is never its own judge.
 
-Owns `build_module`, which the compile runner shares. Loads torch.
+Owns `TorchRunner`, which compile and aoti share, and `build_module`. Loads torch.
 """
 
-from collections.abc import Callable
+from abc import abstractmethod
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,61 @@ from torch import Tensor, nn
 from tblock.block import ARGUMENTS, Block, Stack
 from tblock.errors import ArtifactError, ConfigError, RuntimeUnavailable
 from tblock.manifest import WEIGHTS, Artifact
-from tblock.runtimes.runner import Arrays, Runner
+from tblock.runtimes.runner import Arrays, Bound, Runner
 from tblock.weights import DTYPES, fill, to_array, to_tensor
 
 
-class EagerRunner(Runner):
+class TorchRunner(Runner):
+    """What is called with torch tensors: eager, compile and aoti."""
+
+    def __init__(self, artifact: Artifact, *, provider: str, threads: int | None) -> None:
+        """Choose the device.
+
+        Args:
+            artifact: to run.
+            provider: `cpu` or `cuda`.
+            threads: torch's, for the whole process; None: as they are.
+
+        Raises:
+            ArtifactError: another provider.
+            RuntimeUnavailable: no such device here.
+        """
+        self._device = torch_device(self.name, provider)
+        super().__init__(
+            artifact,
+            provider=provider,
+            device=torch.cuda.get_device_name() if self._device.type == "cuda" else None,
+        )
+        if threads is not None:
+            torch.set_num_threads(threads)
+
+    @abstractmethod
+    def _call(self, tensors: dict[str, Tensor]) -> Any:
+        """One call on tensors by input name, on the device."""
+
+    def _bind(self, arrays: Arrays, sizes: dict[str, int]) -> Bound:
+        tensors = self._tensors(arrays)
+        values: list[Any] = [None]
+
+        def execute() -> None:
+            with torch.inference_mode():
+                values[0] = self._call(tensors)
+            if self._device.type == "cuda":
+                torch.cuda.synchronize()
+
+        def read() -> Arrays:
+            (result,) = values
+            found = result if isinstance(result, (tuple, list)) else (result,)
+            specs = self.artifact.manifest.outputs
+            return {spec.name: to_array(value) for spec, value in zip(specs, found, strict=True)}
+
+        return Bound(execute, read)
+
+    def _tensors(self, arrays: Arrays) -> dict[str, Tensor]:
+        return {name: as_tensor(array).to(self._device) for name, array in arrays.items()}
+
+
+class EagerRunner(TorchRunner):
     """Block or Stack called as plain PyTorch."""
 
     name = "eager"
@@ -38,42 +88,11 @@ class EagerRunner(Runner):
             RuntimeUnavailable: no such device here.
             ArtifactError: weights missing, damaged or not those of the config.
         """
-        super().__init__(artifact, provider=provider or "cpu")
-        self._device = torch_device(self.name, self.provider)
-        if self._device.type == "cuda":
-            self.device = torch.cuda.get_device_name()
-        if threads is not None:
-            torch.set_num_threads(threads)
+        super().__init__(artifact, provider=provider or "cpu", threads=threads)
         self._module = build_module(artifact).to(self._device)
 
-    def _run(self, arrays: Arrays, sizes: dict[str, int]) -> Arrays:
-        with torch.inference_mode():
-            result = self._call(self._tensors(arrays))
-        return self._named(result)
-
-    def _bind(self, arrays: Arrays, sizes: dict[str, int]) -> Callable[[], None]:
-        tensors = self._tensors(arrays)
-
-        @torch.inference_mode()
-        def execute() -> None:
-            self._call(tensors)
-            if self._device.type == "cuda":
-                torch.cuda.synchronize()
-
-        return execute
-
     def _call(self, tensors: dict[str, Tensor]) -> Any:
-        return self._module(**tensors)
-
-    def _tensors(self, arrays: Arrays) -> dict[str, Tensor]:
-        return {ARGUMENTS[name]: as_tensor(array).to(self._device) for name, array in arrays.items()}
-
-    def _named(self, result: Any) -> Arrays:
-        values = result if isinstance(result, (tuple, list)) else (result,)
-        return {
-            spec.name: to_array(value)
-            for spec, value in zip(self.artifact.manifest.outputs, values, strict=True)
-        }
+        return self._module(**{ARGUMENTS[name]: tensor for name, tensor in tensors.items()})
 
 
 def build_module(artifact: Artifact) -> nn.Module:

@@ -1,6 +1,6 @@
 """What an engine file, its manifest entry and this machine tell before TensorRT is given the bytes.
 
-Deserialising a wrong file costs a crash or an error without a cause (case C13). Owns these checks; imports no
+Deserialising a wrong file costs a crash or an error without a cause. Owns these checks; imports no
 TensorRT.
 """
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tblock.errors import ArtifactError
-from tblock.runtimes.gpu import Gpu
+from tblock.machine import Gpu
 
 TAGS = {"tensorrt": b"ftrt", "tensorrt-rtx": b"vtrt"}
 """First bytes of an engine. RTX: measured, 1.7.1. TensorRT: what torch_tensorrt looks for; not measured."""

@@ -7,19 +7,13 @@ with. Not executed on a GPU yet.
 from collections.abc import Mapping
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from tblock.errors import ArtifactError, TblockError
 from tblock.runtimes.cuda import Cuda
 
-_NUMPY = {
-    "FLOAT": np.dtype(np.float32),
-    "HALF": np.dtype(np.float16),
-    "BF16": np.dtype(ml_dtypes.bfloat16),
-    "INT64": np.dtype(np.int64),
-    "BOOL": np.dtype(np.bool_),
-}
+_NAMES = {"FLOAT": "float32", "HALF": "float16", "BF16": "bfloat16", "INT64": "int64", "BOOL": "bool"}
+"""TensorRT's DataType to ours."""
 
 
 class Plan:
@@ -157,6 +151,6 @@ def choose_profile(engine: Any, shapes: Mapping[str, tuple[int, ...]]) -> int:
     return best[1]
 
 
-def numpy_dtype(data_type: Any) -> np.dtype | None:
-    """numpy's dtype of a TensorRT DataType; None for those no artifact has."""
-    return _NUMPY.get(data_type.name)
+def dtype_name(data_type: Any) -> str:
+    """Our name of a TensorRT DataType, or its own where no artifact has it."""
+    return _NAMES.get(data_type.name, data_type.name)

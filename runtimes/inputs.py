@@ -8,22 +8,13 @@ runtime.
 from collections.abc import Mapping
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
+from tblock.dtypes import DTYPES
 from tblock.errors import ArtifactError
 from tblock.manifest import Manifest, TensorSpec
 from tblock.ranges import LETTERS
 from tblock.runtimes.dlpack import from_dlpack
-
-DTYPES: dict[str, np.dtype] = {
-    "float32": np.dtype(np.float32),
-    "float16": np.dtype(np.float16),
-    "bfloat16": np.dtype(ml_dtypes.bfloat16),
-    "int64": np.dtype(np.int64),
-    "bool": np.dtype(np.bool_),
-}
-"""dtype names of the manifest."""
 
 POSITION_IDS = "position_ids"
 
@@ -97,7 +88,7 @@ def _check_tensor(
     wanted = "[" + ", ".join(map(str, spec.dims)) + "]"
     if array.ndim != len(spec.dims):
         raise ArtifactError(f"input {spec.name}: rank {array.ndim} {list(array.shape)}, wanted {wanted}")
-    if array.dtype != DTYPES.get(spec.dtype):
+    if array.dtype != DTYPES[spec.dtype].numpy:
         got = array.dtype.name if array.dtype.isnative else array.dtype.str
         raise ArtifactError(f"input {spec.name}: dtype {got}, wanted {spec.dtype}")
     for axis, (dim, size) in enumerate(zip(spec.dims, array.shape, strict=True)):
@@ -135,7 +126,7 @@ def check_size(manifest: Manifest, where: str, letter: str, size: int) -> None:
 
 
 def _check_positions(manifest: Manifest, arrays: Mapping[str, np.ndarray], sizes: Mapping[str, int]) -> None:
-    """A position outside the RoPE tables wraps silently in some runtimes (DESIGN section 8, fact 10)."""
+    """A position outside the RoPE tables wraps silently in some runtimes (-1 in eager and ONNX Runtime)."""
     limits = [c.max_position for c in manifest.configs if c.rope]
     if not limits:
         return

@@ -4,10 +4,9 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-from tblock.errors import ArtifactError, RuntimeUnavailable
+from tblock.errors import ArtifactError, RuntimeUnavailable, reason
 from tblock.manifest import read_artifact
-from tblock.runtimes.onnx_file import external_locations
-from tblock.runtimes.runner import Runner
+from tblock.runtimes.runner import Runner, our_errors
 from tblock.runtimes.table import missing_target, runtime_row
 
 
@@ -23,27 +22,28 @@ def load_runner(folder: str | Path, runtime: str, **options: Any) -> Runner:
     if threads is not None and threads < 1:
         raise ArtifactError(f"threads={threads}: must be at least 1")
     artifact = read_artifact(_folder(folder))
-    reason = missing_target(artifact, runtime)
-    if reason:
-        raise ArtifactError(f"{artifact.folder}: {reason}")
+    missing = missing_target(artifact, runtime)
+    if missing:
+        raise ArtifactError(f"{artifact.folder}: {missing}")
     module_name, _, class_name = row.runner.partition(":")
     try:
+        importlib.import_module(row.package)
         runner_class = getattr(importlib.import_module(module_name), class_name)
-    except ImportError as error:
-        raise RuntimeUnavailable(
-            f"{runtime}: {row.package} is not usable here ({error}); pip install 'tblock[{row.extra}]'"
-        ) from None
-    runner = runner_class(artifact, **given)
-    assert isinstance(runner, Runner)
+    except (ImportError, OSError) as error:
+        why = f"{row.package} is not usable here ({reason(error)})"
+        raise RuntimeUnavailable(f"{runtime}: {why}; pip install 'tblock[{row.extra}]'") from None
+    with our_errors(runtime):
+        runner: Runner = runner_class(artifact, **given)
     return runner
 
 
 def _folder(folder: Any) -> Path:
-    """People hand over what they hand to InferenceSession: the file, or its bytes."""
+    """People hand over what they hand to other libraries: the file, or its bytes."""
     if isinstance(folder, (bytes, bytearray, memoryview)):
-        names = external_locations(bytes(folder))
-        lost = f": its weights are in {', '.join(names)}, which bytes cannot find" if names else ""
-        raise ArtifactError(f"folder: got the bytes of a model{lost}; give the path of the artifact folder")
+        raise ArtifactError(
+            "folder: got the bytes of a file, which cannot find the weights beside it; "
+            "give the path of the artifact folder"
+        )
     path = Path(folder)
     if path.is_file():
         raise ArtifactError(f"{path}: is a file; give the artifact folder it lies in, {path.parent}")

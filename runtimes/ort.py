@@ -5,16 +5,17 @@ provider got which node is recorded.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tblock.dtypes import DTYPES
 from tblock.errors import ArtifactError, RuntimeUnavailable, reason
 from tblock.manifest import Artifact
-from tblock.runtimes.inputs import DTYPES, output_shape
+from tblock.runtimes.inputs import output_shape
 from tblock.runtimes.onnx_file import external_files
-from tblock.runtimes.runner import Arrays, Runner
+from tblock.runtimes.runner import Arrays, Bound, Runner
 
 OPTIMIZATION = {
     "off": "ORT_DISABLE_ALL",
@@ -25,8 +26,8 @@ OPTIMIZATION = {
 }
 """Our word for each graph optimization level to ONNX Runtime's name."""
 
-_ELEMENT_TYPES = {"float32": 1, "int64": 7, "bool": 9, "float16": 10, "bfloat16": 16}
-"""TensorProto.DataType (onnx.proto) of the manifest's dtypes; IO binding takes bfloat16 only as a number."""
+_MEMORY = {"CUDAExecutionProvider": "cuda", "TensorrtExecutionProvider": "cuda"}
+"""Provider to ONNX Runtime's word for its memory; the others compute in the host's."""
 
 _WHEELS = {"CUDAExecutionProvider": "onnxruntime-gpu", "TensorrtExecutionProvider": "onnxruntime-gpu"}
 """Provider to the extra of tblock that brings it."""
@@ -58,11 +59,12 @@ class OnnxRuntimeRunner(Runner):
             ArtifactError: unknown provider or level, a file missing or damaged, or ONNX Runtime refuses the
                 graph.
         """
-        ort = _import()
+        import onnxruntime as ort
+
         full = resolve_provider(provider or "cpu", ort.get_available_providers(), ort.get_all_providers())
         device = None if full == "CPUExecutionProvider" else f"{_short(full)} device 0"
         super().__init__(artifact, provider=_short(full), device=device)
-        files = model_files(artifact)
+        files, self._memory = model_files(artifact), _MEMORY.get(full, "cpu")
         if optimization not in OPTIMIZATION:
             raise ArtifactError(f"optimization {optimization!r}: unknown; known: {', '.join(OPTIMIZATION)}")
         options = ort.SessionOptions()
@@ -94,44 +96,49 @@ class OnnxRuntimeRunner(Runner):
                 f"onnxruntime: {full} took no node of {files[0].name}; use --provider cpu"
             )
 
-    def _run(self, arrays: Arrays, sizes: dict[str, int]) -> Arrays:
-        binding, outputs = self._binding(arrays, sizes)
-        self._session.run_with_iobinding(binding)
-        specs = self.artifact.manifest.outputs
-        missing = [i for i, spec in enumerate(specs) if spec.name not in outputs]
-        values = binding.get_outputs() if missing else []
-        for i in missing:
-            outputs[specs[i].name] = values[i].numpy()
-        return {spec.name: outputs[spec.name] for spec in specs}
+    def _bind(self, arrays: Arrays, sizes: dict[str, int]) -> Bound:
+        """Inputs and outputs where the provider computes: no call copies between host and device."""
+        import onnxruntime as ort
 
-    def _bind(self, arrays: Arrays, sizes: dict[str, int]) -> Callable[[], None]:
-        binding, outputs = self._binding(arrays, sizes)
-        device_arrays = (arrays, outputs)  # kept alive: the binding holds bare pointers into them
-
-        def execute(_keep: Any = device_arrays) -> None:
-            self._session.run_with_iobinding(binding)
-
-        return execute
-
-    def _binding(self, arrays: Arrays, sizes: dict[str, int]) -> tuple[Any, Arrays]:
-        """Inputs and outputs bound to numpy memory; outputs of unknown shape are left to ONNX Runtime."""
-        binding = self._session.io_binding()
+        session, binding = self._session, self._session.io_binding()
         for spec in self.artifact.manifest.inputs:
-            array = arrays[spec.name]
-            binding.bind_input(
-                spec.name, "cpu", 0, _ELEMENT_TYPES[spec.dtype], array.shape, array.ctypes.data
-            )
+            array, element = arrays[spec.name], DTYPES[spec.dtype].onnx
+            # A session on a device copies it there at once, not at each call (IOBinding::BindInput).
+            binding.bind_input(spec.name, "cpu", 0, element, array.shape, array.ctypes.data)
         outputs: Arrays = {}
+        placed: dict[str, Any] = {}
         for spec in self.artifact.manifest.outputs:
-            shape = output_shape(spec, sizes)
+            shape, element = output_shape(spec, sizes), DTYPES[spec.dtype].onnx
             if shape is None:
-                binding.bind_output(spec.name, "cpu")
+                binding.bind_output(spec.name, self._memory)
                 continue
-            outputs[spec.name] = array = np.empty(shape, DTYPES[spec.dtype])
-            binding.bind_output(
-                spec.name, "cpu", 0, _ELEMENT_TYPES[spec.dtype], array.shape, array.ctypes.data
-            )
-        return binding, outputs
+            outputs[spec.name] = array = np.empty(shape, DTYPES[spec.dtype].numpy)
+            if self._memory == "cpu":
+                binding.bind_output(spec.name, "cpu", 0, element, array.shape, array.ctypes.data)
+            else:
+                placed[spec.name] = ort.OrtValue.ortvalue_from_shape_and_type(shape, element, self._memory, 0)
+                binding.bind_ortvalue_output(spec.name, placed[spec.name])
+
+        def execute(_keep: Any = (arrays, outputs)) -> None:  # the binding holds bare pointers into them
+            session.run_with_iobinding(binding)
+            binding.synchronize_outputs()
+
+        def read() -> Arrays:
+            found: Arrays = {}
+            for spec, value in zip(self.artifact.manifest.outputs, binding.get_outputs(), strict=True):
+                if spec.name not in outputs:
+                    found[spec.name] = value.numpy()
+                    continue
+                found[spec.name] = outputs[spec.name]
+                if spec.name in placed:
+                    # Not value.numpy(): numpy has no bfloat16, the bytes are the same.
+                    host = ort.OrtValue.ortvalue_from_numpy_with_onnx_type(
+                        outputs[spec.name], DTYPES[spec.dtype].onnx
+                    )
+                    ort.copy_tensors([placed[spec.name]], [host])
+            return found
+
+        return Bound(execute, read)
 
 
 def resolve_provider(asked: str, available: list[str], known: list[str]) -> str:
@@ -154,7 +161,7 @@ def resolve_provider(asked: str, available: list[str], known: list[str]) -> str:
     return full
 
 
-def model_files(artifact: Artifact) -> list:
+def model_files(artifact: Artifact) -> list[Path]:
     """The graph and every file it takes weights from, each with its digest verified.
 
     Raises:
@@ -183,13 +190,3 @@ def _placement(session: Any) -> dict[str, dict[str, int]]:
 
 def _short(provider: str) -> str:
     return provider.removesuffix("ExecutionProvider").lower()
-
-
-def _import() -> Any:
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise RuntimeUnavailable(
-            f"onnxruntime: not installed ({error}); pip install 'tblock[onnxruntime]'"
-        ) from None
-    return onnxruntime

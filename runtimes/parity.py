@@ -1,69 +1,42 @@
-"""check: every runtime on every golden case, judged by float64, one process per runtime.
+"""check: a runtime on every golden case, judged by float64.
 
 Owns how verdicts of cases become the row of a runtime. The measure itself is `verdict`, the golden file
-`tblock.golden`.
+`tblock.golden`, the processes `jobs`.
 """
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tblock.errors import ArtifactError
 from tblock.golden import GoldenCase, read_golden
-from tblock.manifest import GOLDEN, Artifact, read_artifact
-from tblock.runtimes.child import ChildFailure, ask
+from tblock.manifest import GOLDEN, Artifact, Manifest, read_artifact
 from tblock.runtimes.inputs import check_inputs, shape_label
-from tblock.runtimes.rows import WORST_FIRST, CaseRow, CheckRow
+from tblock.runtimes.jobs import Progress, ask_each, check_options, chosen_runtimes
+from tblock.runtimes.rows import CaseRow, CheckRow
 from tblock.runtimes.runner import Arrays, Runner
-from tblock.runtimes.table import known_runtimes, missing_target, runtime_row
-from tblock.runtimes.verdict import judge
+from tblock.runtimes.statuses import EXIT_CODES, badness
+from tblock.runtimes.table import runtime_row
+from tblock.runtimes.verdict import Verdict, judge
 
 
 def check_artifact(
     folder: str | Path,
     runtimes: Sequence[str] | None,
     *,
-    threads: int | None,
     timeout: float,
-    progress: Callable[[str], None] | None,
-    **options: Any,
+    progress: Progress | None,
+    options: Mapping[str, Any],
 ) -> list[CheckRow]:
     """As `tblock.runtimes.check`."""
-    names = known_runtimes(runtimes)
+    check_options(options)
     artifact = read_artifact(folder)
+    names = chosen_runtimes(artifact, runtimes, torch_too=False)
     golden_path(artifact)
-    rows = []
-    for name in names:
-        reason = missing_target(artifact, name)
-        if reason:
-            rows.append(CheckRow(runtime=name, status="NOT BUILT", reason=reason, exit_code=2))
-            continue
-        if progress:
-            progress(f"check {name} ...")
-        job = {
-            "verb": "check",
-            "folder": str(artifact.folder),
-            "runtime": name,
-            "options": job_options(name, threads=threads, **options),
-        }
-        try:
-            rows.append(CheckRow.from_dict(ask(job, timeout=timeout)["check"]))
-        except ChildFailure as error:
-            rows.append(failure_row(name, error))
-    return rows
-
-
-def failure_row(runtime: str, error: ChildFailure) -> CheckRow:
-    """The row of a runtime whose process gave no answer."""
-    return CheckRow(runtime=runtime, status="ERROR", reason=str(error), exit_code=error.exit_code)
-
-
-def job_options(runtime: str, **options: Any) -> dict[str, Any]:
-    """Of these options those that were given and that the runtime takes."""
-    taken = runtime_row(runtime).options
-    return {name: value for name, value in options.items() if value is not None and name in taken}
+    asked = ask_each(artifact, names, options=options, timeout=timeout, progress=progress)
+    return [row for row, _ in asked]
 
 
 def golden_path(artifact: Artifact) -> Path:
@@ -97,15 +70,33 @@ def golden_cases(artifact: Artifact) -> list[tuple[str, GoldenCase]]:
 
 
 def judge_runner(runner: Runner, artifact: Artifact) -> CheckRow:
-    """Run and judge every golden case in this process.
+    """Run and judge in this process every golden case that the runtime's target was built for.
 
     Raises:
         ArtifactError: the golden data does not fit the manifest; and whatever the runtime raises.
     """
-    rows = []
-    for label, case in golden_cases(artifact):
-        rows.append(_judge_case(artifact, label, case, runner.run(case.inputs)))
-    worst = min(rows, key=lambda row: (WORST_FIRST.index(row.status), -(row.ratio or 0.0)))
+    target = artifact.manifest.targets.get(runtime_row(runner.name).target or "", {})
+    cases = golden_cases(artifact)
+    inside = [(label, case) for label, case in cases if takes(target, case.inputs)]
+    notes = list(import_note(artifact.manifest))
+    if len(inside) < len(cases):
+        outside = [label for label, case in cases if not takes(target, case.inputs)]
+        notes.append(f"not judged, outside the profiles the engine was built with: {', '.join(outside)}")
+    if not inside:
+        return CheckRow(
+            runtime=runner.name,
+            status="REFUSED",
+            reason="no golden case lies inside the profiles the engine was built with; build it for one "
+            f"({', '.join(label for label, _ in cases)}), or export with ranges like the profiles",
+            provider=runner.provider,
+            notes=tuple(notes),
+            details=runner.details,
+            exit_code=EXIT_CODES["REFUSED"],
+        )
+    rows = [
+        _case_row(label, judge_outputs(artifact, case, runner.run(case.inputs))) for label, case in inside
+    ]
+    worst = min(rows, key=lambda row: badness(row.status, row.ratio))
     return CheckRow(
         runtime=runner.name,
         status=worst.status,
@@ -118,12 +109,46 @@ def judge_runner(runner: Runner, artifact: Artifact) -> CheckRow:
         provider=runner.provider,
         cases=tuple(rows),
         details=runner.details,
-        exit_code=0 if worst.status == "PASS" else 1,
+        notes=tuple(notes),
+        exit_code=EXIT_CODES[worst.status],
     )
 
 
-def _judge_case(artifact: Artifact, label: str, case: GoldenCase, outputs: Arrays) -> CaseRow:
-    found = []
+def takes(target: Mapping[str, Any], inputs: Arrays) -> bool:
+    """Whether an engine's profiles (input name to [min, opt, max] shape) take inputs that the manifest takes.
+
+    Targets without profiles take all of them.
+    """
+    profiles = target.get("profiles") or [{}]
+    return any(
+        all(
+            low <= size <= high
+            for name, (least, _, most) in profile.items()
+            if name in inputs
+            for low, size, high in zip(least, inputs[name].shape, most, strict=True)
+        )
+        for profile in profiles
+    )
+
+
+def import_note(manifest: Manifest) -> tuple[str, ...]:
+    """A line where the weights came from a checkpoint and nobody compared the import.
+
+    The verdict compares an artifact with its own block: it cannot see a weight that was read wrongly.
+    """
+    source = manifest.source
+    if source.get("kind") != "checkpoint" or source.get("import_verified"):
+        return ()
+    return ("import not verified: the weights were not compared with the family's own code at export",)
+
+
+def judge_outputs(artifact: Artifact, case: GoldenCase, outputs: Arrays) -> list[Verdict]:
+    """A verdict for each output that the manifest declares.
+
+    Raises:
+        ArtifactError: one is missing, or the golden data does not belong together.
+    """
+    verdicts = []
     for spec in artifact.manifest.outputs:
         if spec.name not in outputs:
             raise ArtifactError(f"output {spec.name}: the runtime gave only {', '.join(outputs)}")
@@ -138,8 +163,17 @@ def _judge_case(artifact: Artifact, label: str, case: GoldenCase, outputs: Array
             live=mask if mask is not None and mask.shape == reference.shape[:-1] else None,
             name=spec.name,
         )
-        found.append(verdict)
-    worst = min(found, key=lambda v: (WORST_FIRST.index(v.status), -(v.ratio or 0.0)))
+        verdicts.append(verdict)
+    return verdicts
+
+
+def worst_verdict(verdicts: Sequence[Verdict]) -> Verdict:
+    """The one that decides."""
+    return min(verdicts, key=lambda v: badness(v.status, v.ratio))
+
+
+def _case_row(label: str, found: Sequence[Verdict]) -> CaseRow:
+    worst = worst_verdict(found)
     token = "" if worst.token is None else f" at token {worst.token}"
     return CaseRow(
         case=label,

@@ -30,7 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--tblock-runtimes",
         metavar="LIST",
-        help="comma list of runtimes; default: all whose target is in the artifact",
+        help="comma list of runtimes; default: all that have something to run in the artifact",
     )
     group.addoption(
         "--tblock-timeout",
@@ -82,14 +82,12 @@ class ArtifactTests(pytest.Collector):
             TblockError: no artifact, an unknown runtime, or damaged golden data.
         """
         from tblock.manifest import read_artifact
+        from tblock.runtimes.jobs import chosen_runtimes
         from tblock.runtimes.parity import golden_cases
-        from tblock.runtimes.table import known_runtimes, missing_target
 
         artifact = read_artifact(self.folder)
         asked = self.config.getoption("--tblock-runtimes")
-        names = known_runtimes(asked.split(",") if asked else None)
-        if not asked:
-            names = [name for name in names if missing_target(artifact, name) is None]
+        names = chosen_runtimes(artifact, asked.split(",") if asked else None, torch_too=True)
         labels = [label for label, _ in golden_cases(artifact)]
         for runtime in names:
             for label in labels:

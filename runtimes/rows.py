@@ -2,21 +2,10 @@
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-Status = Literal["PASS", "AMBIGUOUS", "FAIL", "REFUSED", "UNAVAILABLE", "ERROR", "NOT BUILT"]
-"""PASS to REFUSED are verdicts (tblock.runtimes.verdict); UNAVAILABLE: something is missing on this machine;
-ERROR: it broke; NOT BUILT: the artifact has no such target."""
-
-WORST_FIRST: tuple[Status, ...] = (
-    "ERROR",
-    "FAIL",
-    "AMBIGUOUS",
-    "REFUSED",
-    "UNAVAILABLE",
-    "NOT BUILT",
-    "PASS",
-)
+from tblock.errors import RuntimeUnavailable, TblockError
+from tblock.runtimes.statuses import EXIT_CODES, Judged, Status
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +22,7 @@ class CaseRow:
     """
 
     case: str
-    status: Status
+    status: Judged
     ratio: float | None
     error: float | None
     eager_error: float | None
@@ -55,8 +44,9 @@ class CheckRow:
         provider: where it computed; empty where it did not.
         cases: each golden case.
         details: what the runner recorded (node placement, graphs compiled, ...).
-        exit_code: what the command line makes of this row alone: 0 fine, 1 parity missed, 2 wrong use or a
-            damaged file, 3 something missing here, 4 it broke.
+        notes: what the verdict does not cover, a line each: cases outside the target's own limits, weights
+            whose import nobody compared.
+        exit_code: what the command line makes of this row alone, EXIT_CODES or the error's own.
     """
 
     runtime: str
@@ -70,6 +60,7 @@ class CheckRow:
     provider: str = ""
     cases: tuple[CaseRow, ...] = ()
     details: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
     exit_code: int = 0
 
     @property
@@ -85,7 +76,19 @@ class CheckRow:
     def from_dict(cls, fields: dict[str, Any]) -> "CheckRow":
         """The inverse of to_dict, also after a way through JSON."""
         cases = tuple(CaseRow(**case) for case in fields["cases"])
-        return cls(**{**fields, "shapes": tuple(fields["shapes"]), "cases": cases})
+        tuples = {name: tuple(fields[name]) for name in ("shapes", "notes")}
+        return cls(**{**fields, **tuples, "cases": cases})
+
+    @classmethod
+    def without_cases(cls, runtime: str, status: Status, reason: str) -> "CheckRow":
+        """The row of a runtime that judged nothing."""
+        return cls(runtime=runtime, status=status, reason=reason, exit_code=EXIT_CODES[status])
+
+    @classmethod
+    def of_error(cls, runtime: str, error: TblockError) -> "CheckRow":
+        """The row of a runtime that raised."""
+        status: Status = "UNAVAILABLE" if isinstance(error, RuntimeUnavailable) else "ERROR"
+        return cls(runtime=runtime, status=status, reason=str(error), exit_code=error.exit_code)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,15 +100,20 @@ class BenchRow:
         runtime, provider, dtype: what ran where.
         device: name of the CPU or GPU.
         threads: CPU threads; None on a GPU.
-        status: of the check that came first; times are there only for PASS.
+        status: of the check that came first and of what the timed calls themselves gave; times are there
+            only for PASS.
         reason: why there are no times; empty where there are.
-        median_s, p10_s, p90_s: seconds of one call, inputs in place.
+        median_s, p10_s, p90_s: seconds of one call.
         iterations: calls measured.
+        covers: what one call includes, in words.
+        judged_by: what the outputs of the timed calls were compared with.
+        notes: why not to trust the times, a line each: the CPU is shared or limited.
         flops: of one call (BlockConfig.flop_count over all blocks).
         bytes: at least moved by one call: every weight, input and output once.
         versions: package to version.
         commit: of the tblock source tree; None where it is not a git checkout.
         time: when it was measured, UTC, ISO 8601.
+        exit_code: as CheckRow's.
     """
 
     case: str
@@ -120,11 +128,15 @@ class BenchRow:
     p10_s: float | None = None
     p90_s: float | None = None
     iterations: int = 0
+    covers: str = ""
+    judged_by: str = ""
+    notes: tuple[str, ...] = ()
     flops: int
     bytes: int
     versions: dict[str, str] = field(default_factory=dict)
     commit: str | None = None
     time: str = ""
+    exit_code: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """All fields, JSON-ready."""
@@ -133,4 +145,4 @@ class BenchRow:
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> "BenchRow":
         """The inverse of to_dict."""
-        return cls(**fields)
+        return cls(**{**fields, "notes": tuple(fields["notes"])})

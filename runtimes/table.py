@@ -1,7 +1,6 @@
 """The runtimes by name: where each runner lives, which target it reads, what it needs installed."""
 
 import difflib
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tblock.errors import ArtifactError
@@ -18,6 +17,7 @@ class RuntimeRow:
         package: what it imports.
         extra: of tblock that brings the package.
         options: what `load` takes for it besides folder and runtime.
+        also: packages it needs besides, as import names; the same extra brings them.
     """
 
     runner: str
@@ -25,6 +25,7 @@ class RuntimeRow:
     package: str
     extra: str
     options: tuple[str, ...]
+    also: tuple[str, ...] = ()
 
 
 RUNTIMES: dict[str, RuntimeRow] = {
@@ -62,6 +63,7 @@ RUNTIMES: dict[str, RuntimeRow] = {
         package="tensorrt",
         extra="tensorrt",
         options=("cuda_graph", "plugin_library"),
+        also=("cuda.bindings",),
     ),
     "tensorrt-rtx": RuntimeRow(
         runner="tblock.runtimes.trt:TensorRtRtxRunner",
@@ -69,9 +71,13 @@ RUNTIMES: dict[str, RuntimeRow] = {
         package="tensorrt_rtx",
         extra="tensorrt-rtx",
         options=("cuda_graph",),
+        also=("cuda.bindings",),
     ),
 }
 """Every runtime, in the order of reports: the judge first."""
+
+ALL = "all"
+"""Instead of a list of runtimes: every one of them."""
 
 
 def runtime_row(name: str) -> RuntimeRow:
@@ -87,22 +93,14 @@ def runtime_row(name: str) -> RuntimeRow:
     return RUNTIMES[name]
 
 
+def runtimes_of(target: str) -> list[str]:
+    """The runtimes that read a target, in the order of reports."""
+    return [name for name, row in RUNTIMES.items() if row.target == target]
+
+
 def missing_target(artifact: Artifact, name: str) -> str | None:
     """Why this runtime has nothing to run in the artifact; None where it has."""
     target = runtime_row(name).target
     if target is None or target in artifact.manifest.targets:
         return None
     return f"artifact has no {target} target; export with --to {target}"
-
-
-def known_runtimes(names: Sequence[str] | None) -> list[str]:
-    """The names asked for, each once; None: all.
-
-    Raises:
-        ArtifactError: one is unknown.
-    """
-    if names is None:
-        return list(RUNTIMES)
-    for name in names:
-        runtime_row(name)
-    return list(dict.fromkeys(names))

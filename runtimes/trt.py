@@ -4,21 +4,21 @@ Owns the order of checks before an engine is deserialised, profile choice, and o
 The GPU half is tested against stand-ins for TensorRT and CUDA and was not executed on a GPU yet.
 """
 
-import importlib
+import sys
 from collections import OrderedDict
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from tblock.dtypes import DTYPES
 from tblock.errors import ArtifactError, RuntimeUnavailable
+from tblock.machine import find_gpu
 from tblock.manifest import Artifact
 from tblock.runtimes.cuda import Cuda
 from tblock.runtimes.engine_file import check_architecture, check_bytes, check_version
-from tblock.runtimes.engine_plan import Plan, choose_profile, numpy_dtype
-from tblock.runtimes.gpu import require_gpu
-from tblock.runtimes.inputs import DTYPES, output_shape
-from tblock.runtimes.runner import Arrays, Runner
+from tblock.runtimes.engine_plan import Plan, choose_profile, dtype_name
+from tblock.runtimes.inputs import output_shape
+from tblock.runtimes.runner import Arrays, Bound, Runner
 
 KEPT_PLANS = 8
 """Shapes that keep their context and buffers; the least recently used goes first."""
@@ -51,15 +51,21 @@ class TensorRtRunner(Runner):
             raise ArtifactError(f"{artifact.folder}: the {self.name} target lists no .engine file")
         check_bytes(artifact.folder / file, self.name)
         path = artifact.path(file)
-        trt = self._import()
+        trt = sys.modules[self.module]
         check_version(path, target, trt.__version__)
-        gpu = require_gpu(self.name)
+        try:
+            gpu = find_gpu()
+        except RuntimeUnavailable as error:
+            raise RuntimeUnavailable(
+                f"{self.name}: {error}; the engine is built, running it needs a GPU"
+            ) from None
         check_architecture(path, target, gpu)
         super().__init__(artifact, provider="cuda", device=gpu.name)
         self._cuda = Cuda.load(self.name, self.name)
         self._trt, self._graphs = trt, cuda_graph
         self._log = _logger(trt)
-        if target.get("fusion") == "plugin":
+        # A version-compatible engine carries its plugin library; loaded once more it would be refused.
+        if target.get("fusion") == "plugin" and not target.get("version_compatible"):
             self._load_plugins(plugin_library)
         self._runtime = trt.Runtime(self._log)
         if target.get("version_compatible"):
@@ -72,13 +78,7 @@ class TensorRtRunner(Runner):
         self._plans: OrderedDict[tuple[int, ...], Plan] = OrderedDict()
         self.details |= {"gpu": gpu.compute_capability, "cuda_graph": cuda_graph}
 
-    def _run(self, arrays: Arrays, sizes: dict[str, int]) -> Arrays:
-        plan = self._plan(arrays, sizes)
-        plan.upload(arrays)
-        plan.execute()
-        return plan.download()
-
-    def _bind(self, arrays: Arrays, sizes: dict[str, int]) -> Callable[[], None]:
+    def _bind(self, arrays: Arrays, sizes: dict[str, int]) -> Bound:
         plan = self._plan(arrays, sizes)
         plan.upload(arrays)
 
@@ -86,7 +86,7 @@ class TensorRtRunner(Runner):
             plan.execute()
             self._cuda.synchronize(self._stream)
 
-        return execute
+        return Bound(execute, plan.download)
 
     def _plan(self, arrays: Arrays, sizes: dict[str, int]) -> Plan:
         shapes = {name: array.shape for name, array in arrays.items()}
@@ -100,7 +100,7 @@ class TensorRtRunner(Runner):
                     raise ArtifactError(
                         f"output {spec.name}: {list(spec.dims)} does not follow from the inputs"
                     )
-                outputs[spec.name] = np.empty(shape, DTYPES[spec.dtype])
+                outputs[spec.name] = np.empty(shape, DTYPES[spec.dtype].numpy)
             profile = choose_profile(self._engine, shapes)
             self.details["profile"] = profile
             plan = Plan(
@@ -110,16 +110,6 @@ class TensorRtRunner(Runner):
         while len(self._plans) > KEPT_PLANS:
             self._plans.popitem(last=False)[1].close()
         return plan
-
-    def _import(self) -> Any:
-        try:
-            return importlib.import_module(self.module)
-        except (ImportError, OSError) as error:
-            line = str(error).splitlines()[0]
-            raise RuntimeUnavailable(
-                f"{self.name}: Python package {self.module} is not usable here ({line}); "
-                f"pip install 'tblock[{self.name}]'"
-            ) from None
 
     def _load_plugins(self, library: str | None) -> None:
         if library is None:
@@ -140,8 +130,8 @@ class TensorRtRunner(Runner):
         if found.keys() != wanted.keys():
             raise ArtifactError(f"{where}: has tensors {', '.join(found)}, the manifest {', '.join(wanted)}")
         for name, spec in wanted.items():
-            dtype = numpy_dtype(engine.get_tensor_dtype(name))
-            if dtype != DTYPES[spec.dtype]:
+            dtype = dtype_name(engine.get_tensor_dtype(name))
+            if dtype != spec.dtype:
                 raise ArtifactError(f"{where}: {name} is {dtype}, the manifest says {spec.dtype}")
 
 

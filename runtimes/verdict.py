@@ -1,25 +1,22 @@
 """The verdict: is a runtime's output right, judged against float64 and by what eager itself loses.
 
-Owns the measure (DESIGN section 7) and the one table of budgets. Knows no runtime and reads no file; numpy
-and ml_dtypes only.
+Owns the measure and the one table of budgets. Knows no runtime and reads no file; numpy and ml_dtypes only.
 """
 
-import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
 from tblock.errors import ArtifactError
+from tblock.runtimes.statuses import Judged
 
-Status = Literal["PASS", "AMBIGUOUS", "FAIL", "REFUSED"]
 Token = tuple[int, ...]
 Floats = NDArray[np.float64]
 
 AMBIGUOUS_UP_TO = 1.5
-"""Ratios above 1 and up to this are AMBIGUOUS (DESIGN section 7); above, FAIL."""
+"""Ratios above 1 and up to this are AMBIGUOUS, which does not pass; above, FAIL."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +60,7 @@ class Verdict:
         reason: one line.
     """
 
-    status: Status
+    status: Judged
     ratio: float | None
     error: float | None
     eager_error: float | None
@@ -75,15 +72,6 @@ class Verdict:
     def passed(self) -> bool:
         """Only PASS passes."""
         return self.status == "PASS"
-
-    def to_dict(self) -> dict[str, Any]:
-        """All fields, JSON-ready (no NaN, no Infinity)."""
-        return {**dataclasses.asdict(self), "token": None if self.token is None else list(self.token)}
-
-    @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> "Verdict":
-        """The inverse of `to_dict`."""
-        return cls(**{**fields, "token": None if fields["token"] is None else tuple(fields["token"])})
 
 
 def judge(
@@ -98,11 +86,11 @@ def judge(
 ) -> Verdict:
     """ratio = max over tokens of e_runtime / (k max(e_eager, floor)), e the relative L2 from float64.
 
-    Taken for the output and for the output minus the input; the larger counts. Two things DESIGN section 7
-    leaves open are settled here. An error of the size that rounding the right answer to the dtype makes is no
-    ground for a refusal: beside a channel of 24,900, where a float16 ulp is 16, that alone is 0.4 of what
-    SmolLM2's layer 12 adds to its first token. And no floor is below one step of the dtype's subnormals, so
-    that a token that is 0 has one.
+    Taken for the output and for the output minus the input, since a residual block that does nothing is
+    nearly right by any other measure; the larger counts. An error of the size that rounding the right answer
+    to the dtype makes is no ground for a refusal: beside a channel of 24,900, where a float16 ulp is 16, that
+    alone is 0.4 of what SmolLM2's layer 12 adds to its first token. And no floor is below one step of the
+    dtype's subnormals, so that a token that is 0 has one.
 
     Args:
         output: [..., D] in `dtype`, from the runtime.
@@ -173,7 +161,7 @@ def judge(
         f"{measure} at token {token}: off by {here:.2g}, {ratio:.2g} of the allowance "
         f"{budget.k:g} x max(eager {eager_here:.2g}, floor {floor_here:.2g})"
     )
-    status: Status = "PASS" if ratio <= 1.0 else "AMBIGUOUS" if ratio <= AMBIGUOUS_UP_TO else "FAIL"
+    status: Judged = "PASS" if ratio <= 1.0 else "AMBIGUOUS" if ratio <= AMBIGUOUS_UP_TO else "FAIL"
     return Verdict(status=status, ratio=ratio, measure=measure, token=token, reason=reason, **worst)
 
 
@@ -201,13 +189,13 @@ def _check_golden(
     return BUDGETS[dtype]
 
 
-def _unmeasured(status: Status, measure: str, reason: str, token: Token | None = None) -> Verdict:
+def _unmeasured(status: Judged, measure: str, reason: str, token: Token | None = None) -> Verdict:
     return Verdict(
         status=status, ratio=None, error=None, eager_error=None, measure=measure, token=token, reason=reason
     )
 
 
-def _not_finite(status: Status, array: Floats, measure: str, reason: str) -> Verdict | None:
+def _not_finite(status: Judged, array: Floats, measure: str, reason: str) -> Verdict | None:
     """A verdict where some token has NaN or Inf, live or not."""
     lost = np.asarray(~np.isfinite(array).all(axis=-1))
     if not lost.any():

@@ -1,17 +1,17 @@
-"""The child's side of `child`: one job from stdin, one runtime, one JSON answer on stdout.
+"""A runtime in a process of its own: one job, one answer (the protocol is tblock.child's).
 
-A job is `{"verb": "check" or "bench", "folder", "runtime", "options": {...}}`, for bench also `"shapes"` and
-`"seconds"`. The answer is `{"check": CheckRow}`, for bench also `"times"`, see tblock.runtimes.latency.
+A runtime can crash, hang, or slow down what runs after it in the same process (ONNX Runtime's threads spin),
+so each one that is judged or timed has its own.
+
+A job is `{"folder", "runtime", "options": {...}}`, to be timed also with `"shapes"` and `"seconds"`. The
+answer is `{"check": CheckRow}`, with times also `"times"`, see tblock.runtimes.latency.
 """
 
-import json
-import os
-import sys
-import traceback
 from collections.abc import Mapping
 from typing import Any
 
-from tblock.errors import RuntimeUnavailable, TblockError, reason
+from tblock.child import say, serve
+from tblock.errors import TblockError
 from tblock.manifest import read_artifact
 from tblock.runtimes.loading import load_runner
 from tblock.runtimes.parity import judge_runner
@@ -19,34 +19,23 @@ from tblock.runtimes.rows import CheckRow
 
 
 def answer(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Do a job. Errors of the runtime are a row, with their traceback on stderr where nobody foresaw them."""
-    runtime = job["runtime"]
+    """Do a job. An error of the runtime is its row."""
     try:
-        runner = load_runner(job["folder"], runtime, **job["options"])
+        say("loading")
+        runner = load_runner(job["folder"], job["runtime"], **job["options"])
+        say("running the golden cases")
         row = judge_runner(runner, read_artifact(job["folder"]))
-        if job["verb"] == "check" or not row.passed:
+        if "shapes" not in job or not row.passed:
             return {"check": row.to_dict()}
         from tblock.runtimes.latency import time_runner
 
-        times = time_runner(runner, job["shapes"], seconds=job["seconds"])
-        return {"check": row.to_dict(), "times": times}
-    except RuntimeUnavailable as error:
-        row = CheckRow(runtime=runtime, status="UNAVAILABLE", reason=str(error), exit_code=error.exit_code)
+        return {
+            "check": row.to_dict(),
+            "times": time_runner(runner, job["shapes"], seconds=job["seconds"], progress=say),
+        }
     except TblockError as error:
-        row = CheckRow(runtime=runtime, status="ERROR", reason=str(error), exit_code=error.exit_code)
-    except Exception as error:
-        traceback.print_exc()
-        line = f"{type(error).__name__}: {reason(error)}"
-        row = CheckRow(runtime=runtime, status="ERROR", reason=line, exit_code=4)
-    return {"check": row.to_dict()}
-
-
-def main() -> None:
-    """Keep stdout for the answer: what runtimes print there, from C++ too, goes to stderr."""
-    with os.fdopen(os.dup(1), "w", encoding="utf-8") as out:
-        os.dup2(2, 1)
-        out.write(json.dumps(answer(json.load(sys.stdin))))
+        return {"check": CheckRow.of_error(job["runtime"], error).to_dict()}
 
 
 if __name__ == "__main__":
-    main()
+    serve(answer)

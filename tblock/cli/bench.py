@@ -6,20 +6,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tblock.cli import output, spelling
-from tblock.cli.check import ABSENT
+from tblock.cli.check import print_notes
 from tblock.errors import ConfigError
 
 if TYPE_CHECKING:
     from tblock.runtimes import BenchRow
 
-CODES = {"NOT BUILT": 2, "UNAVAILABLE": 3, "ERROR": 4}
-"""Status to exit code, as `check` has them; every other one is parity missed, 1."""
-
 
 def run(
     folder: Annotated[Path, typer.Argument(help="The artifact folder.")],
     runtimes: Annotated[
-        str | None, typer.Option("--runtime", "--runtimes", help="Comma list; default all.")
+        str | None,
+        typer.Option("--runtime", "--runtimes", help="Comma list, or all; default all that can run."),
     ] = None,
     shapes: Annotated[
         str | None, typer.Option(help="Comma list of BxS, such as 1x128,4x32; default the optimum.")
@@ -36,7 +34,7 @@ def run(
     json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
     """Time an artifact: median and p90 of each runtime and shape, after it passed its own check."""
-    from tblock.runtimes import bench
+    from tblock.runtimes import bench, exit_code
 
     if seconds <= 0:
         raise ConfigError(f"--seconds {seconds:g}: must be above 0")
@@ -68,12 +66,12 @@ def run(
             "device or why not",
         ]
         output.print_table(header, [_cells(row) for row in rows])
-    failed = [row.status for row in rows if row.status != "PASS"]
-    nothing_ran = len(failed) == len(rows) and set(failed) <= set(ABSENT)
-    asked = names is not None or provider is not None or nothing_ran
-    codes = [CODES.get(status, 1) for status in failed if asked or status not in ABSENT]
-    if codes:
-        raise typer.Exit(1 if 1 in codes else max(codes))
+        print_notes(rows)
+        print("\n".join(dict.fromkeys(f"timed: {row.covers}" for row in rows if row.covers)))
+    named = names is not None and "all" not in names
+    code = exit_code(rows, asked=named or provider is not None)
+    if code:
+        raise typer.Exit(code)
 
 
 def _shape(text: str) -> dict[str, int]:

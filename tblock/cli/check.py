@@ -1,6 +1,6 @@
 """`tblock check`: run an artifact on every runtime and judge it against float64."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,16 +9,14 @@ import typer
 from tblock.cli import output, spelling
 
 if TYPE_CHECKING:
-    from tblock.runtimes import CheckRow
-
-ABSENT = ("UNAVAILABLE", "NOT BUILT")
-"""Statuses that are no failure unless the runtime was asked for by name."""
+    from tblock.runtimes import BenchRow, CheckRow
 
 
 def run(
     folder: Annotated[Path, typer.Argument(help="The artifact folder.")],
     runtimes: Annotated[
-        str | None, typer.Option("--runtime", "--runtimes", help="Comma list; default all.")
+        str | None,
+        typer.Option("--runtime", "--runtimes", help="Comma list, or all; default those of the targets."),
     ] = None,
     provider: Annotated[
         str | None, typer.Option(help="cpu, cuda, ... for onnxruntime; never falls back.")
@@ -30,8 +28,8 @@ def run(
     cuda_graph: Annotated[bool, typer.Option("--cuda-graph", help="For TensorRT.")] = False,
     json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
-    """Run an artifact on every runtime, one process each, and judge it against float64."""
-    from tblock.runtimes import check
+    """Run an artifact on its runtimes, one process each, and judge it against float64."""
+    from tblock.runtimes import check, exit_code
 
     names = spelling.names(runtimes) if runtimes else None
     rows = check(
@@ -56,7 +54,9 @@ def run(
             "where or why not",
         ]
         output.print_table(header, [cells(row) for row in rows])
-    code = exit_code(rows, asked=names is not None or provider is not None)
+        print_notes(rows)
+    named = names is not None and "all" not in names
+    code = exit_code(rows, asked=named or provider is not None)
     if code:
         raise typer.Exit(code)
 
@@ -79,14 +79,11 @@ def number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
-def exit_code(rows: Sequence["CheckRow"], *, asked: bool) -> int:
-    """What a check exits with: 1 where parity was missed, otherwise the highest of its rows.
-
-    Args:
-        rows: of the check.
-        asked: whether the runtimes were named; then an absent one counts.
-    """
-    if not any(row.passed or row.status not in ABSENT for row in rows):
-        asked = True  # Nothing ran at all: that must not look like a pass.
-    codes = [row.exit_code for row in rows if asked or row.status not in ABSENT]
-    return 1 if 1 in codes else max(codes, default=0)
+def print_notes(rows: "Iterable[CheckRow | BenchRow]") -> None:
+    """What the rows' figures do not cover, each line once with the runtimes that it is of."""
+    runtimes: dict[str, list[str]] = {}
+    for row in rows:
+        for note in row.notes:
+            runtimes.setdefault(note, []).append(row.runtime)
+    for note, names in runtimes.items():
+        print(f"note: {', '.join(dict.fromkeys(names))}: {note}")

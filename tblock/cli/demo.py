@@ -1,23 +1,25 @@
 """`tblock demo`: one block, every target this machine can build, every runtime it can run, one table."""
 
 import importlib.util
-import shutil
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tblock import machine
 from tblock.cli import output, spelling
 from tblock.cli.bench import milliseconds
-from tblock.cli.check import exit_code, number
-from tblock.cli.doctor import has_driver
+from tblock.cli.check import number, print_notes
 
 if TYPE_CHECKING:
     from tblock.manifest import Artifact
     from tblock.runtimes import BenchRow, CheckRow
 
 PRESET = "smollm2-135m"
+STILL = 10.0
+"""Seconds of silence after which the last line is said again."""
 
 
 def run(
@@ -30,40 +32,70 @@ def run(
     import tblock
     from tblock.export.staging import check_output
 
-    start = time.perf_counter()
     config, full_dtype = tblock.preset(preset), spelling.dtype(dtype)
     check_output(folder, force=True)
-    output.progress("loading torch")
+    progress = _Clock()
+    progress("loading torch")
     from tblock.export.exporter import open_source, run_export
     from tblock.export.options import ExportOptions
-    from tblock.runtimes import bench, check
+    from tblock.runtimes import exit_code, measure
 
     to, why_not = _targets()
     options = ExportOptions(to=to, dtype=full_dtype, force=True)
-    artifact = run_export(open_source(config, name=preset), folder, options, output.progress).artifact
-    rows = check(folder, progress=output.progress)
-    ran = [row.runtime for row in rows if row.passed]
-    times = {row.runtime: row for row in bench(folder, ran, progress=output.progress)}
+    artifact = run_export(open_source(config, name=preset), folder, options, progress).artifact
+    # One process for each runtime, which is judged and then timed in it.
+    rows = [(check, timed) for check, (timed,) in measure(folder, ["all"], progress=progress)]
+    progress.stop()
+    checks = [check for check, _ in rows]
     if json:
-        output.print_json([{**row.to_dict(), "bench": _dict(times.get(row.runtime))} for row in rows])
+        output.print_json(
+            [{**check.to_dict(), "bench": timed.to_dict() if check.passed else None} for check, timed in rows]
+        )
     else:
-        case = next(iter(times.values())).case if times else ""
         errors = [">error vs float64", ">eager's error", "verdict"]
-        header = ["runtime", "built", "ran", *errors, f">median at {case}", "why not"]
-        table = [_cells(row, times.get(row.runtime), artifact, why_not) for row in rows]
+        header = ["runtime", "built", "ran", *errors, f">median at {rows[0][1].case}", "why not"]
+        table = [_cells(check, timed, artifact, why_not) for check, timed in rows]
         title = f"{preset}, one block, {full_dtype}, seeded weights: {folder}"
         output.print_table(header, table, title)
-        print(f"took {time.perf_counter() - start:.0f} s; look closer with `tblock inspect {folder}`")
-    code = exit_code(rows, asked=False)
+        print_notes(timed for _, timed in rows)
+        print(f"took {progress.seconds():.0f} s; look closer with `tblock inspect {folder}`")
+    code = exit_code(checks, asked=False)
     if code:
         raise typer.Exit(code)
+
+
+class _Clock:
+    """Progress with the seconds since the start, said again while nothing new happens."""
+
+    def __init__(self) -> None:
+        self._start = self._since = time.perf_counter()
+        self._line, self._stopped = "", threading.Event()
+        threading.Thread(target=self._wait, daemon=True).start()
+
+    def __call__(self, line: str) -> None:
+        self._line, self._since = line, time.perf_counter()
+        output.progress(f"{self.seconds():3.0f} s  {line}")
+
+    def seconds(self) -> float:
+        """Since the start."""
+        return time.perf_counter() - self._start
+
+    def stop(self) -> None:
+        """No more lines."""
+        self._stopped.set()
+
+    def _wait(self) -> None:
+        while not self._stopped.wait(STILL):
+            silent = time.perf_counter() - self._since
+            if silent >= STILL:
+                output.progress(f"{self.seconds():3.0f} s  {self._line} (since {silent:.0f} s)")
 
 
 def _targets() -> tuple[tuple[str, ...], dict[str, str]]:
     """What this machine can build, and why it cannot build the rest."""
     why_not = {}
     to = ["onnx"]
-    if shutil.which("g++") or shutil.which("clang++"):
+    if machine.cxx_compiler("g++", "clang++"):
         to.append("aoti")
     else:
         why_not["aoti"] = "building needs g++"
@@ -74,7 +106,7 @@ def _targets() -> tuple[tuple[str, ...], dict[str, str]]:
     lacking = [
         what
         for what, here in (
-            ("an NVIDIA GPU", has_driver()),
+            ("an NVIDIA GPU", machine.gpu_or_none()),
             ("pip install 'tblock[tensorrt]'", importlib.util.find_spec("tensorrt")),
         )
         if not here
@@ -86,20 +118,13 @@ def _targets() -> tuple[tuple[str, ...], dict[str, str]]:
     return tuple(to), why_not
 
 
-def _cells(
-    row: "CheckRow", timed: "BenchRow | None", artifact: "Artifact", why_not: dict[str, str]
-) -> list[str]:
+def _cells(check: "CheckRow", timed: "BenchRow", artifact: "Artifact", why_not: dict[str, str]) -> list[str]:
     from tblock.runtimes import RUNTIMES
 
-    target = RUNTIMES[row.runtime].target
+    target = RUNTIMES[check.runtime].target
     built = "-" if target is None else "yes" if target in artifact.manifest.targets else "no"
-    reason = why_not.get(row.runtime, row.reason) if built == "no" else row.reason
-    verdict = row.status if row.shapes else "-"
-    ran = "yes" if row.shapes else "no"
-    latency = milliseconds(timed.median_s) if timed else "-"
-    errors = [number(row.error, ".2e"), number(row.eager_error, ".2e")]
-    return [row.runtime, built, ran, *errors, verdict, latency, reason]
-
-
-def _dict(row: "BenchRow | None") -> dict[str, object] | None:
-    return None if row is None else row.to_dict()
+    reason = why_not.get(check.runtime, check.reason) if built == "no" else timed.reason
+    ran = "yes" if check.shapes else "no"
+    errors = [number(check.error, ".2e"), number(check.eager_error, ".2e")]
+    verdict = timed.status if check.shapes else "-"
+    return [check.runtime, built, ran, *errors, verdict, milliseconds(timed.median_s), reason]

@@ -1,6 +1,5 @@
 """`tblock doctor`: what is installed, what is missing, and what brings it."""
 
-import ctypes
 import importlib.metadata
 import importlib.util
 import platform
@@ -9,34 +8,28 @@ from typing import Annotated
 
 import typer
 
+from tblock import machine
 from tblock.cli import output
+from tblock.errors import TblockError
 
-DISTRIBUTIONS = {
-    "tensorrt_rtx": ("tensorrt-rtx-cu13", "tensorrt_rtx"),
-    "onnxruntime": ("onnxruntime", "onnxruntime-gpu"),
-}
-"""Import name to the distributions that may bring it, where the two differ."""
-
-PACKAGES = (
-    ("torch", "export", "eager, compile and aoti; every export"),
+BUILDING = (
+    ("torch", "export", "every export"),
     ("onnx", "export", "every export to onnx or TensorRT"),
     ("onnx_ir", "export", "every export to onnx or TensorRT"),
     ("onnxscript", "export", "every export to onnx or TensorRT"),
-    ("onnxruntime", "onnxruntime", "the onnxruntime runtime"),
-    ("tensorrt_rtx", "tensorrt-rtx", "building TensorRT-RTX engines; running them needs a GPU"),
-    ("tensorrt", "tensorrt", "building and running TensorRT engines, with a GPU"),
-    ("cuda", "tensorrt", "running TensorRT engines (cuda-python)"),
+    ("tensorrt_rtx", "tensorrt-rtx", "building TensorRT-RTX engines"),
+    ("tensorrt", "tensorrt", "building TensorRT engines, on a GPU"),
     ("gguf", "checkpoints", "reading GGUF checkpoints"),
     ("transformers", "verify-import", "comparing a family with its own implementation"),
     ("triton", "plugins", "building the plugin library"),
 )
-"""Package, the extra that brings it, what it is for."""
+"""Package, the extra that brings it, what it is for; what runtimes need is in their rows."""
 
 
 def run(json: Annotated[bool, typer.Option("--json", help="For machines.")] = False) -> None:
     """Say what is installed, what is missing and what brings it."""
     rows = [["python", platform.python_version(), "", "tblock"]]
-    for package, extra, purpose in PACKAGES:
+    for package, (extra, purpose) in packages().items():
         version = package_version(package)
         rows.append(
             [package, version or "missing", "" if version else f"pip install 'tblock[{extra}]'", purpose]
@@ -47,13 +40,30 @@ def run(json: Annotated[bool, typer.Option("--json", help="For machines.")] = Fa
     ):
         path = shutil.which(tool)
         rows.append([tool, path or "missing", "" if path else hint, purpose])
-    driver = has_driver()
-    hint = "" if driver else "a machine with an NVIDIA GPU and its driver"
-    rows.append(["NVIDIA driver", "libcuda.so.1" if driver else "missing", hint, "running on a GPU"])
+    try:
+        gpu, hint = str(machine.find_gpu()), ""
+    except TblockError as error:
+        gpu, hint = "missing", f"a machine with an NVIDIA GPU and its driver ({error})"
+    rows.append(["NVIDIA GPU", gpu, hint, "running on a GPU"])
     if json:
         output.print_json([dict(zip(("what", "found", "bring", "for"), row, strict=True)) for row in rows])
     else:
         output.print_table(["what", "found", "what brings it", "for"], rows)
+
+
+def packages() -> dict[str, tuple[str, str]]:
+    """Every optional package by its import name: the extra that brings it, and what it is for."""
+    from tblock.runtimes import RUNTIMES
+
+    found: dict[str, tuple[str, list[str]]] = {}
+    for name, row in RUNTIMES.items():
+        for package in (row.package, *row.also):
+            found.setdefault(package, (row.extra, []))[1].append(name)
+    texts = {package: (extra, f"running {', '.join(names)}") for package, (extra, names) in found.items()}
+    for package, extra, purpose in BUILDING:
+        running = f"; {texts[package][1]}" if package in texts else ""
+        texts[package] = (extra, purpose + running)
+    return texts
 
 
 def package_version(package: str) -> str | None:
@@ -63,7 +73,8 @@ def package_version(package: str) -> str | None:
             return None
     except (ImportError, ValueError):
         return None
-    for name in DISTRIBUTIONS.get(package, (package, f"{package}-python")):
+    # Some wheels are not named as what they are imported as (onnxruntime-gpu, tensorrt-rtx-cu13).
+    for name in (package.replace(".", "-"), *importlib.metadata.packages_distributions().get(package, ())):
         try:
             return importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
@@ -73,13 +84,4 @@ def package_version(package: str) -> str | None:
 
 def extra_of(package: str) -> str | None:
     """The extra that brings a package, by its import name; None where it is not one of ours."""
-    return next((extra for name, extra, _ in PACKAGES if name == package), None)
-
-
-def has_driver() -> bool:
-    """Whether the CUDA driver's library can be opened."""
-    try:
-        ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return False
-    return True
+    return packages().get(package, (None,))[0]

@@ -14,7 +14,7 @@ ODD = BlockConfig(dim=60, num_heads=3, num_kv_heads=1, head_dim=20, ffn_dim=100,
 """No power of two, K < H."""
 
 LIMITS = {"batch": Range(1, 2, 4), "seq": Range(1, 16, 32)}
-"""Case C8: B <= 4, S <= 32."""
+"""Small, and not what golden shapes start from."""
 
 
 def copy(folder: Path, to: Path) -> Path:

@@ -1,33 +1,28 @@
-"""Artifacts that the runners' tests share; each is exported once."""
+"""Artifacts that the runners' tests share; each is exported once a session, over all workers."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.conftest import Once
 from tests.runtimes import artifact_edits
 
 
-def _export(tmp_path_factory: pytest.TempPathFactory, name: str, **options: object) -> Path:
+def _export(**options: Any) -> Any:
     from tblock.export import export
 
-    folder = tmp_path_factory.mktemp("artifacts") / name
-    export(artifact_edits.ODD, folder, **artifact_edits.LIMITS, **options)
-    return folder
+    return lambda folder: export(artifact_edits.ODD, folder, **artifact_edits.LIMITS, **options)
 
 
 @pytest.fixture(scope="session")
-def odd32(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def odd32(once: Once) -> Path:
     """float32, every input, for ONNX Runtime, AOTInductor and TensorRT-RTX."""
-    return _export(
-        tmp_path_factory,
-        "odd32",
-        to=("onnx", "aoti", "tensorrt-rtx"),
-        padding_mask=True,
-        position_ids=True,
-    )
+    to = ("onnx", "aoti", "tensorrt-rtx")
+    return once("odd32", _export(to=to, padding_mask=True, position_ids=True))
 
 
 @pytest.fixture(scope="session")
-def odd16(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def odd16(once: Once) -> Path:
     """float16, x alone, for ONNX Runtime."""
-    return _export(tmp_path_factory, "odd16", to=("onnx",), dtype="float16")
+    return once("odd16", _export(to=("onnx",), dtype="float16"))

@@ -1,6 +1,8 @@
 """check and bench through real child processes: their rows, and what a wrong runtime gets instead."""
 
 import json
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -8,9 +10,10 @@ import pytest
 from tblock.errors import ArtifactError
 from tblock.golden import GoldenCase, read_golden, write_golden
 from tblock.manifest import GOLDEN
-from tblock.runtimes import BenchRow, CheckRow, bench, check
-from tblock.runtimes.latency import full_sizes, work
-from tblock.runtimes.parity import golden_cases
+from tblock.runtimes import BenchRow, CheckRow, bench, check, load
+from tblock.runtimes.latency import _rows, disturbances, full_sizes, time_runner, work
+from tblock.runtimes.parity import golden_cases, judge_runner
+from tblock.runtimes.runner import Bound
 from tests.runtimes import artifact_edits as edits
 
 
@@ -34,7 +37,9 @@ def test_check_gives_one_row_for_each_runtime(odd32):
         assert len(row.cases) == 5
     assert (rows["tensorrt"].status, rows["tensorrt"].exit_code) == ("NOT BUILT", 2)
     assert rows["tensorrt"].reason == "artifact has no tensorrt target; export with --to tensorrt"
-    assert lines == [f"check {name} ..." for name in rows if name != "tensorrt"]
+    assert [line for line in lines if line.endswith(": loading")] == [
+        f"{name}: loading" for name in rows if name != "tensorrt"
+    ]
     for row in rows.values():
         assert CheckRow.from_dict(json.loads(json.dumps(row.to_dict(), allow_nan=False))) == row
 
@@ -151,3 +156,88 @@ def test_bench_default_shape_is_the_optimum_and_work_follows(odd16):
     flops, moved = work(manifest, sizes)
     assert flops == edits.ODD.flop_count(batch=2, seq=16)
     assert moved == 2 * (edits.ODD.parameter_count() + 2 * 2 * 16 * 60)
+
+
+QUIET = [1.0] * 90 + [1.1] * 10
+DISTURBED = {
+    "quiet": (QUIET, 2, 1.0, None, None),
+    "on-a-gpu": (QUIET, None, None, 0.5, None),
+    "no-cpu": (QUIET, 2, 0.47, None, "had a CPU for 47% of the time"),
+    "spread": ([1.0] * 80 + [2.5] * 20, 2, 1.0, None, "p90 is 2.5 times p10"),
+    "quota": (QUIET, 4, 1.0, 1.5, "CPU quota of 1.5 for 4 threads: give --threads 1"),
+    "quota-enough": (QUIET, 2, 1.0, 2.0, None),
+}
+
+
+@pytest.mark.parametrize("case", DISTURBED)
+def test_busy_machine_is_noted(case, monkeypatch):
+    times, threads, share, quota, note = DISTURBED[case]
+    monkeypatch.setattr("tblock.machine.cpu_quota", lambda: quota)
+    notes = disturbances(times, threads, share)
+    assert len(notes) == (note is not None), notes
+    assert note is None or note in notes[0]
+
+
+def test_row_of_a_runner_that_waits_says_that_the_machine_was_busy(odd16, monkeypatch):
+    """The twin of quiet: calls that take ten times the CPU time they use."""
+    runner = load(odd16, "onnxruntime", threads=1)
+    bind = runner.bind
+
+    def slow(inputs):
+        bound, idle = bind(inputs), threading.Event()
+
+        def execute():
+            start = time.perf_counter()
+            bound.execute()
+            idle.wait(10 * (time.perf_counter() - start))
+
+        return Bound(execute, bound.read)
+
+    monkeypatch.setattr(runner, "bind", slow)
+    (found,) = time_runner(runner, [{"B": 1, "S": 1}], seconds=0.05)["shapes"]
+    assert found["status"] == "PASS"
+    assert disturbances(found["calls"], 1, found["share"])[0].startswith("the machine is busy")
+
+
+TIMED = {
+    "golden": ({"B": 2, "S": 7}, "float64, golden case B2 S7"),
+    "other": ({"B": 2, "S": 9}, "run, which"),
+}
+
+
+@pytest.mark.parametrize("case", TIMED)
+@pytest.mark.parametrize("runtime", ["eager", "onnxruntime"])
+def test_what_is_timed_is_judged_and_a_bind_that_computes_something_else_gets_no_time(
+    odd16, runtime, case, monkeypatch
+):
+    sizes, judged_by = TIMED[case]
+    runner = load(odd16, runtime, threads=1)
+    check = judge_runner(runner, runner.artifact)
+    assert check.passed
+
+    def row():
+        measured = time_runner(runner, [sizes], seconds=0.01)
+        (found,) = measured["shapes"]
+        assert found["judged_by"].startswith(judged_by)
+        return _rows(runner.artifact.manifest, check, [sizes], measured, 1)[0]
+
+    sound = row()
+    assert (sound.status, sound.exit_code) == ("PASS", 0)
+    assert sound.median_s > 0
+    assert sound.covers == (
+        "one call until its outputs are complete, inputs and outputs in host memory, no copies"
+    )
+    # The broken twin: the shipped bind, whose calls after the first leave out what comes after the input.
+    bind = type(runner)._bind
+
+    def broken(self, arrays, sizes):
+        bound, calls = bind(self, arrays, sizes), []
+        return Bound(
+            lambda: (calls.append(0), bound.execute())[1],
+            lambda: bound.read() if len(calls) == 1 else {"y": arrays["x"].copy()},
+        )
+
+    monkeypatch.setattr(type(runner), "_bind", broken)
+    refused = row()
+    assert (refused.status, refused.median_s, refused.exit_code) == ("FAIL", None, 1)
+    assert refused.reason.startswith("what was timed is not what was judged: y")

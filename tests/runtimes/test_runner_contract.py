@@ -1,10 +1,10 @@
-"""Every runner a CPU can run: right answers, the same refusals, and what they would do unchecked (C8)."""
+"""Every runner a CPU can run: right answers, the same refusals, and what they would do unchecked."""
 
 import numpy as np
 import pytest
 import torch
 
-from tblock.errors import ArtifactError
+from tblock.errors import ArtifactError, ExportError
 from tblock.manifest import read_artifact
 from tblock.runtimes import load
 from tblock.runtimes.parity import judge_runner
@@ -101,9 +101,30 @@ def test_runner_noncontiguous_unpacked_is_wrong(runners, runtime, monkeypatch):
 
 
 @pytest.mark.parametrize("runtime", CPU_RUNTIMES)
-def test_runner_bound_call_runs(runners, runtime):
-    execute = runners(runtime).bind(inputs())
-    assert execute() is None
+def test_runner_bound_calls_give_what_run_gives(runners, runtime):
+    bound = runners(runtime).bind(inputs())
+    for _ in range(3):
+        bound.execute()
+    assert np.array_equal(bound.read()["y"], runners(runtime)(**inputs()))
+
+
+@pytest.mark.parametrize("runtime", CPU_RUNTIMES)
+def test_runner_that_fails_raises_one_of_ours(odd32, runners, runtime, monkeypatch):
+    """Each runtime has its own exceptions; this one stands for all of them."""
+    runner = runners(runtime)
+    bound = runner.bind(inputs())
+
+    def broken(*args, **named):
+        raise RuntimeError("no kernel image")
+
+    if runtime == "onnxruntime":
+        monkeypatch.setattr(runner, "_session", type("Session", (), {"io_binding": broken})())
+        with pytest.raises(ExportError, match=r"^onnxruntime: RuntimeError: no kernel image$"):
+            runner.run(inputs())
+        return
+    monkeypatch.setattr(runner, "_call", broken)
+    with pytest.raises(ExportError, match=rf"^{runtime}: RuntimeError: no kernel image$"):
+        bound.execute()
 
 
 def test_compile_over_all_shapes_makes_at_most_two_graphs(runners):

@@ -90,7 +90,7 @@ except Exception as error:
     print(type(error).__name__, error)
 """
     out = in_fresh_process(code, tmp_path).stdout
-    assert out.startswith("RuntimeUnavailable onnxruntime: not installed")
+    assert out.startswith("RuntimeUnavailable onnxruntime: onnxruntime is not usable here")
     assert "pip install 'tblock[onnxruntime]'" in out
 
 

@@ -1,4 +1,4 @@
-"""The engine runners: what they say without a GPU, which files they refuse (C13), their logic on stand-ins.
+"""The engine runners: what they say without a GPU, which files they refuse, their logic on stand-ins.
 
 The half behind the driver check runs against tests/runtimes/fake_gpu.py only; it was not executed on a GPU.
 """
@@ -10,14 +10,17 @@ import numpy as np
 import pytest
 
 from tblock.errors import ArtifactError, RuntimeUnavailable, TblockError
-from tblock.runtimes import load
+from tblock.machine import Gpu, gpu_or_none
+from tblock.manifest import read_artifact
+from tblock.runtimes import load, parity
 from tblock.runtimes.engine_file import check_architecture, check_bytes, check_version
-from tblock.runtimes.gpu import Gpu, require_gpu
 from tblock.runtimes.trt import KEPT_PLANS
+from tblock.runtimes.verdict import Verdict
 from tests.runtimes import artifact_edits as edits
 from tests.runtimes.fake_gpu import FakeCudaRuntime, FakeEngine, FakeTensorRt, expected
 
 ENGINE = "model.rtx.engine"
+SOUND = Verdict(status="PASS", ratio=0.5, error=1.0, eager_error=1.0, measure="y", token=(), reason="")
 
 
 def retarget(folder, **changes):
@@ -28,11 +31,8 @@ def retarget(folder, **changes):
 
 @pytest.fixture
 def no_gpu():
-    try:
-        gpu = require_gpu("test")
-    except RuntimeUnavailable:
-        return
-    pytest.skip(f"this machine has a {gpu.name}")
+    if gpu_or_none() is not None:
+        pytest.skip("this machine has what the test needs to be missing")
 
 
 def test_engine_without_driver_says_so_in_one_line(odd32, no_gpu):
@@ -138,7 +138,7 @@ def test_engine_version_is_compared(tmp_path, case):
         check_version(tmp_path, {"builder": built, **more}, installed)
 
 
-H200 = Gpu("NVIDIA H200", "9.0")
+H200 = Gpu("NVIDIA H200", "9.0", "13.0")
 BUILT_ON_B200 = "NVIDIA B200, compute capability 10.0, driver CUDA 13.0"
 ARCHITECTURES = {
     "listed": ({"compute_capability": "compute capability 8.6, 9.0"}, True),
@@ -190,7 +190,7 @@ class Machine:
             "cuda.bindings.runtime": self.cuda,
         }.items():
             monkeypatch.setitem(sys.modules, name, module)
-        monkeypatch.setattr("tblock.runtimes.trt.require_gpu", lambda runtime: gpu or H200)
+        monkeypatch.setattr("tblock.runtimes.trt.find_gpu", lambda: gpu or H200)
 
     def load(self, **options):
         return load(self.folder, "tensorrt-rtx", **options)
@@ -230,11 +230,16 @@ def test_fake_engine_without_waiting_gives_garbage(machine, monkeypatch):
     assert not np.array_equal(runner(**given), expected(*given.values()))
 
 
-def test_fake_engine_bound_call_waits(machine):
+def test_fake_engine_bound_call_waits_and_its_outputs_can_be_read(machine):
     here = machine()
-    execute = here.load().bind(inputs())
-    execute()
+    runner, given = here.load(), inputs()
+    bound = runner.bind(given)
+    here.cuda.calls.clear()
+    bound.execute()
     assert not here.cuda.queue
+    assert here.cuda.calls == ["cudaStreamSynchronize"]  # no copy in what is timed
+    assert np.array_equal(bound.read()["y"], expected(*given.values()))
+    assert "cuda device memory" in runner.covers
 
 
 def test_fake_engine_results_do_not_share_memory(machine):
@@ -282,7 +287,7 @@ def test_fake_engine_outside_the_contract_refuses(machine, batch):
 
 
 def test_fake_engine_of_another_architecture_is_not_deserialised(machine):
-    here = machine(gpu=Gpu("NVIDIA A10", "8.6"))
+    here = machine(gpu=Gpu("NVIDIA A10", "8.6", "13.0"))
     with pytest.raises(ArtifactError, match=r"built for compute capability 9\.0, this NVIDIA A10 has 8\.6"):
         here.load()
     assert here.trt.deserialised == []
@@ -356,3 +361,41 @@ def test_engine_with_plugins_needs_the_library(odd32, tmp_path, machine, monkeyp
         load(here.folder, "tensorrt")
     load(here.folder, "tensorrt", plugin_library="lib.so")
     assert here.trt.loaded == ["lib.so"]
+    # A version-compatible engine carries its plugins.
+    entry["version_compatible"] = True
+    edits.reseal(here.folder, lambda m: {"targets": {**m.targets, "tensorrt": entry}})
+    load(here.folder, "tensorrt")
+    assert here.trt.loaded == ["lib.so"]
+
+
+PROFILES = {
+    "all": ([[(1, 1), (2, 16), (4, 32)]], 5, ""),
+    "two": ([[(1, 1), (1, 1), (2, 8)], [(1, 32), (1, 32), (4, 32)]], 3, "B3 S16, B1 S16"),
+    "short": ([[(1, 1), (1, 1), (2, 8)]], 2, "B1 S32, B3 S16, B1 S16"),
+    "none": ([[(4, 1), (4, 1), (4, 8)]], 0, "B1 S1, B2 S7, B1 S32, B3 S16, B1 S16"),
+}
+
+
+@pytest.mark.parametrize("case", PROFILES)
+def test_engine_is_judged_inside_its_own_profiles(machine, monkeypatch, case):
+    """A narrow engine must not fail on golden cases that it was never built for."""
+    profiles, judged, outside = PROFILES[case]
+    here = machine(profiles=profiles)
+    names = {"x": (60,), "padding_mask": (), "position_ids": ()}
+    recorded = [
+        {name: [[*ends, *rest] for ends in profile] for name, rest in names.items()} for profile in profiles
+    ]
+    retarget(here.folder, profiles=recorded)
+    runner = here.load()
+    # The stand-in computes no block; which cases reach it is what counts here.
+    monkeypatch.setattr(parity, "judge_outputs", lambda artifact, case, outputs: [SOUND])
+    row = parity.judge_runner(runner, read_artifact(here.folder))
+    assert (row.status, len(row.cases)) == ("PASS" if judged else "REFUSED", judged)
+    assert ("no golden case lies inside" in row.reason) == (judged == 0)
+    noted = f"not judged, outside the profiles the engine was built with: {outside}"
+    assert row.notes == ((noted,) if outside else ())
+    # The broken twin: asked for all of them, the engine refuses and its own check fails.
+    if outside:
+        monkeypatch.setattr(parity, "takes", lambda target, inputs: True)
+        with pytest.raises(ArtifactError, match="no optimization profile of the engine takes it"):
+            parity.judge_runner(runner, read_artifact(here.folder))

@@ -1,7 +1,5 @@
 """The verdict: what passes, what never does, and what it refuses to judge."""
 
-import dataclasses
-import json
 import subprocess
 import sys
 
@@ -37,7 +35,7 @@ def block_output(seed: int, dtype: str, adds: float = 1.0) -> dict[str, np.ndarr
 
 
 def test_tiny_element_off_by_half_passes():
-    # C15: elementwise relative error calls this 50 % off.
+    # Elementwise relative error calls this 50 % off.
     assert verdict([1e-7, 1.0], [2e-7, 1.0]).passed
 
 
@@ -192,19 +190,6 @@ def test_eager_lost_to_the_last_rounding_only_is_not_a_refusal():
     added = np.linalg.norm(reference - x.astype(np.float64))
     assert np.linalg.norm(eager.astype(np.float64) - reference) > BUDGETS["float16"].ceiling * added
     assert found.passed
-
-
-def test_verdict_survives_json():
-    for found in (
-        verdict([1.0, 2.0]),
-        verdict([np.nan]),
-        verdict([[0.0, 0.0]]),
-        verdict([0.0, 1e-30], [0.0, 0.0]),
-    ):
-        text = json.dumps(found.to_dict(), allow_nan=False)
-        assert Verdict.from_dict(json.loads(text)) == found
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        found.status = "PASS"
 
 
 @pytest.mark.parametrize(
