@@ -1,5 +1,6 @@
 """How fast the kernels inside the plugin library are: the timing half of `gpu_check`, which calls it."""
 
+import contextlib
 import statistics
 import time
 from collections.abc import Callable
@@ -9,6 +10,8 @@ from typing import Any
 import torch
 from gpu_setup import Setup, library_launch
 from torch import Tensor
+
+from tblock.contract import PLUGINS, OpRow
 
 EPS = 1e-5
 WIDTH = 4096
@@ -37,79 +40,72 @@ def make_timing(op: str, rows: int, packed: bool, setup: Setup) -> Timing:
     Args:
         op: kernel.
         rows: rows of WIDTH columns.
-        packed: swiglu on the halves of one tensor.
+        packed: the inputs are the parts of one tensor.
         setup: where.
 
     Returns:
         The case; `calls` has `tblock`, `copy` (same reads and writes) and the peers that import.
     """
-    from tblock.export.plugins.selfcheck import triton_launch
+    from tblock.export.plugins.selfcheck import field_sets, triton_launch
 
+    row = next(row for row in PLUGINS if row.name == op)
     launch = triton_launch() if setup.library is None else library_launch(setup.library)
     make = {"device": setup.device, "dtype": torch.bfloat16}
-    a, b = (torch.randn(rows, WIDTH, **make) for _ in range(2))
-    y, z = torch.empty_like(a), torch.empty_like(a)
-    weight = torch.randn(WIDTH, **make)
-    ops = torch.ops.tblock
-    options = {"eps": EPS, "weight_offset": 0.0}
-    fields = () if op == "swiglu" else tuple(options.values())
-    calls: dict[str, Callable[[], object]] = {}
-    if op == "rms_norm":
-        tensors = [a, weight, y]
-        compiled = torch.compile(lambda x, w: ops.rms_norm(x, w, **options))
-        calls["torch.compile"] = lambda: compiled(a, weight)
-        calls["copy"] = lambda: y.copy_(a)
-        moved = 2
-    elif op == "add_rms_norm":
-        tensors = [a, b, weight, y, z]
-        compiled = torch.compile(lambda x, r, w: ops.add_rms_norm(x, r, w, **options))
-        calls["torch.compile"] = lambda: compiled(a, b, weight)
-        both, target = torch.cat([a, b]), torch.empty(2 * rows, WIDTH, **make)
-        calls["copy"] = lambda: target.copy_(both)
-        moved = 4
-    else:
-        both = torch.cat([a, b], dim=1)
-        gate, up = (both[:, :WIDTH], both[:, WIDTH:]) if packed else (a, b)
-        tensors = [gate, up, y]
-        compiled = torch.compile(ops.swiglu)
-        calls["torch.compile"] = lambda: compiled(gate, up)
-        # Two reads and one write for each element, like the kernel.
-        calls["copy"] = lambda: torch.add(gate, up, out=y)
-        moved = 3
-    calls = {"tblock": lambda: launch(op, tensors, fields), **calls, **peers(op, packed, a, b, weight)}
-    return Timing(
-        op=op, rows=rows, packed=packed, bytes_moved=moved * a.numel() * a.element_size(), calls=calls
-    )
+    shapes = [(rows, WIDTH) if port.dims.startswith("...") else (WIDTH,) for port in row.inputs]
+    inputs = [torch.randn(shape, **make) for shape in shapes]
+    if packed:
+        inputs = list(torch.cat(inputs, -1).tensor_split(len(inputs), -1))
+    outputs = [torch.empty(rows, WIDTH, **make) for _ in row.outputs]
+    fields = field_sets(row)[0]
+    options = dict(zip((a.name for a in row.attributes), fields, strict=True))
+    compiled = torch.compile(lambda *tensors: getattr(torch.ops.tblock, op)(*tensors, **options))
+    calls: dict[str, Callable[[], object]] = {
+        "tblock": lambda: launch(op, [*inputs, *outputs], fields),
+        "torch.compile": lambda: compiled(*inputs),
+        "copy": _copy([t for t in inputs if t.dim() == 2], outputs),
+    }
+    if not packed and setup.device != "cpu":
+        calls |= peers(op, inputs)
+    moved = moved_per_row(row) * rows
+    return Timing(op=op, rows=rows, packed=packed, bytes_moved=moved, calls=calls)
 
 
-def peers(op: str, packed: bool, a: Tensor, b: Tensor, weight: Tensor) -> dict[str, Callable[[], object]]:
+def moved_per_row(row: OpRow) -> int:
+    """Bytes that one row of an op reads and writes, in bfloat16; the weight stays in the cache."""
+    return sum(port.dims.startswith("...") for port in (*row.inputs, *row.outputs)) * WIDTH * 2
+
+
+def _copy(read: list[Tensor], written: list[Tensor]) -> Callable[[], object]:
+    """As many reads and writes of the same size, and next to no math."""
+    if len(read) == len(written):
+        source, target = torch.cat(read), torch.cat(written)
+        return lambda: target.copy_(source)
+    assert (len(read), len(written)) == (2, 1)
+    return lambda: torch.add(*read, out=written[0])
+
+
+def peers(op: str, inputs: list[Tensor]) -> dict[str, Callable[[], object]]:
     """Other authors' kernels for the same call, where they are installed."""
-    found: dict[str, Callable[[], object]] = {}
-    if packed or a.device.type == "cpu":
-        return found
-    try:
+    found: dict[str, dict[str, Callable[[], object]]] = {"liger": {}, "fla": {}}
+    a, b, weight = inputs[0], inputs[1], inputs[-1]
+    with contextlib.suppress(ImportError):
         from liger_kernel.ops.rms_norm import LigerRMSNormFunction
         from liger_kernel.ops.swiglu import LigerSiLUMulFunction
 
-        if op == "rms_norm":
-            found["liger"] = lambda: LigerRMSNormFunction.apply(a, weight, EPS)
-        elif op == "swiglu":
-            found["liger"] = lambda: LigerSiLUMulFunction.apply(a, b)
-    except ImportError:
-        pass
-    try:
+        found["liger"] = {
+            "rms_norm": lambda: LigerRMSNormFunction.apply(a, weight, EPS),
+            "swiglu": lambda: LigerSiLUMulFunction.apply(a, b),
+        }
+    with contextlib.suppress(ImportError):
         from fla.modules.activations import swiglu as fla_swiglu
         from fla.modules.layernorm import rms_norm as fla_rms_norm
 
-        if op == "rms_norm":
-            found["fla"] = lambda: fla_rms_norm(a, weight, None, eps=EPS)
-        elif op == "add_rms_norm":
-            found["fla"] = lambda: fla_rms_norm(a, weight, None, residual=b, eps=EPS, prenorm=True)
-        else:
-            found["fla"] = lambda: fla_swiglu(a, b)
-    except ImportError:
-        pass
-    return found
+        found["fla"] = {
+            "rms_norm": lambda: fla_rms_norm(a, weight, None, eps=EPS),
+            "add_rms_norm": lambda: fla_rms_norm(a, weight, None, residual=b, eps=EPS, prenorm=True),
+            "swiglu": lambda: fla_swiglu(a, b),
+        }
+    return {who: calls[op] for who, calls in found.items() if op in calls}
 
 
 def time_call(call: Callable[[], object], setup: Setup) -> dict[str, float]:
@@ -154,9 +150,12 @@ def _graph_samples(call: Callable[[], object]) -> list[float]:
 def time_kernels(setup: Setup) -> list[dict[str, Any]]:
     """One row per case and competitor; cases past the deadline are rows that say so."""
     rows = []
-    for op, packed in (("rms_norm", False), ("add_rms_norm", False), ("swiglu", False), ("swiglu", True)):
-        moved = {"rms_norm": 2, "add_rms_norm": 4, "swiglu": 3}[op] * WIDTH * 2
-        for count in (2,) if setup.dry else (*DECODE_ROWS, -(-LARGE_BYTES // moved)):
+    kinds = [
+        (row.name, packed) for row in PLUGINS for packed in (False, True)[: 1 + (row.kind == "elementwise")]
+    ]
+    moved = {row.name: moved_per_row(row) for row in PLUGINS}
+    for op, packed in kinds:
+        for count in (2,) if setup.dry else (*DECODE_ROWS, -(-LARGE_BYTES // moved[op])):
             label = {"op": op, "packed": packed, "rows": count, "width": WIDTH, "dtype": "bfloat16"}
             if skipped := setup.skipped():
                 rows.append(label | {"who": "tblock"} | skipped)
