@@ -46,13 +46,20 @@ def find_headers() -> tuple[Path, str]:
 
 
 def identity() -> str:
-    """Hex digest of the headers that `find_headers` gives; fetches none."""
+    """Hex digest of the headers that `find_headers` gives; fetches none.
+
+    Raises:
+        RuntimeUnavailable: the user's own cannot be read.
+    """
     own = os.environ.get(VARIABLE, "")
     if not own:
         return _WHEEL_SHA256[:16]
     digest = hashlib.sha256()
-    for path in sorted(Path(own).glob("Nv*.h")):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    try:
+        for path in sorted(Path(own).glob("Nv*.h")):
+            digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    except OSError as error:
+        raise RuntimeUnavailable(f"{VARIABLE}={own}: cannot be read: {disk_error(error)}") from error
     return digest.hexdigest()[:16]
 
 

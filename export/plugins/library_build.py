@@ -168,11 +168,12 @@ def check_tools() -> None:
 def _run(command: list[str], step: str, folder: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, errors="replace")
     if done.returncode:
-        lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+        lines = [line.strip() for line in (done.stdout + done.stderr).splitlines()]
+        lines = [line for line in lines if line and not line.startswith("[")]  # ninja's progress
         first = next((i for i, line in enumerate(lines) if any(mark in line for mark in _TELLING)), -5)
-        raise ExportError(
-            f"plugin library: {step} failed in {folder}: " + " | ".join(lines[first:][:5])[:1500]
-        )
+        words = " | ".join(lines[first:][:5])[:1500]
+        hint = "; set TMPDIR to a folder with room" if "No space left" in words else ""
+        raise ExportError(f"plugin library: {step} failed in {folder}: {words}{hint}")
 
 
 @contextlib.contextmanager
