@@ -5,7 +5,7 @@ Called by the constructor, before and after it fills in the fields left out. Imp
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 from tblock.choices import (
     FeedForward,
@@ -17,10 +17,8 @@ from tblock.choices import (
     RopeScaling,
     Router,
 )
+from tblock.config_fields import BlockFields
 from tblock.errors import ConfigError
-
-if TYPE_CHECKING:
-    from tblock.config import BlockConfig
 
 _CHOICES = {
     "norm": Norm,
@@ -34,18 +32,9 @@ _CHOICES = {
 }
 _LLAMA3 = ("rope_low_freq_factor", "rope_high_freq_factor")
 _YARN = ("rope_beta_fast", "rope_beta_slow")
-_FILLED = (
-    "num_kv_heads",
-    "head_dim",
-    "norm_bias",
-    "attn_scale",
-    "rope_dim",
-    "rope_attention_factor",
-    "ffn_dim",
-)
 
 
-def check_types(c: "BlockConfig") -> None:
+def check_types(c: BlockFields) -> None:
     """Refuse a field of the wrong kind, or a word that is not among its choices (ConfigError)."""
     for field in dataclasses.fields(c):
         value, name = getattr(c, field.name), field.name
@@ -55,7 +44,7 @@ def check_types(c: "BlockConfig") -> None:
                 raise ConfigError(f"{name}={value!r}: must be one of {', '.join(choices)}")
             continue
         kinds = get_args(field.type) or (field.type,)
-        if value is None and (type(None) in kinds or field.name in _FILLED):
+        if value is None and (type(None) in kinds or field.default is None):
             continue
         if bool in kinds:
             good = isinstance(value, bool)
@@ -68,14 +57,14 @@ def check_types(c: "BlockConfig") -> None:
             raise ConfigError(f"{name}={value!r}: must be {wanted}")
 
 
-def positive(c: "BlockConfig", *names: str) -> None:
+def positive(c: BlockFields, *names: str) -> None:
     """Refuse fields that are 0 or below (ConfigError)."""
     for name in names:
         if getattr(c, name) <= 0:
             raise ConfigError(f"{name}={getattr(c, name)}: must be above 0")
 
 
-def _unused(c: "BlockConfig", needs: str, *names: str) -> None:
+def _unused(c: BlockFields, needs: str, *names: str) -> None:
     """Refuse fields that were set but that nothing would read."""
     defaults = {f.name: f.default for f in dataclasses.fields(c)}
     for name in names:
@@ -83,7 +72,7 @@ def _unused(c: "BlockConfig", needs: str, *names: str) -> None:
             raise ConfigError(f"{name}={getattr(c, name)!r}: needs {needs}")
 
 
-def _check_attention(c: "BlockConfig") -> None:
+def _check_attention(c: BlockFields) -> None:
     positive(c, "num_kv_heads", "head_dim", "attn_scale")
     if c.num_heads % c.num_kv_heads:
         raise ConfigError(f"num_kv_heads={c.num_kv_heads}: must divide num_heads={c.num_heads}")
@@ -95,7 +84,7 @@ def _check_attention(c: "BlockConfig") -> None:
         positive(c, "attn_soft_cap")
 
 
-def _check_norm(c: "BlockConfig") -> None:
+def _check_norm(c: BlockFields) -> None:
     positive(c, "norm_eps")
     if c.norm == "rmsnorm" and c.norm_bias:
         raise ConfigError("norm_bias=True: RMSNorm has no bias; use norm='layernorm'")
@@ -103,7 +92,7 @@ def _check_norm(c: "BlockConfig") -> None:
         raise ConfigError(f"norm_weight_offset={c.norm_weight_offset}: only RMSNorm has one")
 
 
-def _check_rope(c: "BlockConfig") -> None:
+def _check_rope(c: BlockFields) -> None:
     if not c.rope:
         if c.rope_dim:
             raise ConfigError(f"rope_dim={c.rope_dim}: needs rope=True")
@@ -147,7 +136,7 @@ def _check_rope(c: "BlockConfig") -> None:
         )
 
 
-def _check_ffn(c: "BlockConfig") -> None:
+def _check_ffn(c: BlockFields) -> None:
     if c.ffn_dim == 0 and c.gated:
         raise ConfigError(f"dim={c.dim}: 8/3 dim rounds down to 0; give ffn_dim")
     positive(c, "ffn_dim", "init_std")
@@ -167,12 +156,12 @@ def _check_ffn(c: "BlockConfig") -> None:
         raise ConfigError("ffn_bias=True: experts have no biases in any supported family")
 
 
-def _check_parallel(c: "BlockConfig") -> None:
+def _check_parallel(c: BlockFields) -> None:
     if c.parallel != "none" and c.norm_position != "pre":
         raise ConfigError(f"parallel={c.parallel!r}: needs norm_position='pre', got {c.norm_position!r}")
 
 
-def check_combinations(c: "BlockConfig") -> None:
+def check_combinations(c: BlockFields) -> None:
     """Refuse fields that contradict each other or that nothing would read; all of them are filled in.
 
     Raises:

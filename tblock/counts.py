@@ -1,9 +1,9 @@
-"""Parameter and FLOP counts of a block, from its config alone. Imports no torch."""
+"""Parameter and FLOP counts of a block, from its fields alone. Imports no torch."""
 
-from tblock.config import BlockConfig
+from tblock.config_fields import BlockFields
 
 
-def parameter_count(c: BlockConfig, *, active: bool = False) -> int:
+def parameter_count(c: BlockFields, *, active: bool = False) -> int:
     """Weights of one block.
 
     Args:
@@ -27,7 +27,7 @@ def parameter_count(c: BlockConfig, *, active: bool = False) -> int:
     return attention + norms * per_norm * c.dim + _ffn_parameters(c, active)
 
 
-def _ffn_parameters(c: BlockConfig, active: bool) -> int:
+def _ffn_parameters(c: BlockFields, active: bool) -> int:
     hidden, matrices = c.ffn_dim, 3 if c.gated else 2
     biases = c.ffn_bias * ((matrices - 1) * hidden + c.dim)
     if not c.num_experts:
@@ -36,7 +36,7 @@ def _ffn_parameters(c: BlockConfig, active: bool) -> int:
     return matrices * c.dim * (experts * hidden + c.shared_ffn_dim) + c.dim * c.num_experts
 
 
-def flop_count(c: BlockConfig, *, batch: int, seq: int, past: int = 0) -> int:
+def flop_count(c: BlockFields, *, batch: int, seq: int, past: int = 0) -> int:
     """Floating point operations of one forward pass of one block, a multiply-add counted as two.
 
     Matrix products only (norms, activations and softmax are below 1 % at usual sizes); causal attention
