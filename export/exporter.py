@@ -139,7 +139,8 @@ def run_export(
         if options.golden:
             progress("golden data")
             with measured(baseline) as stages["golden"]:
-                write_golden(folder / GOLDEN, make_golden(source, module, inputs, ranges, options.dtype))
+                cases = make_golden(source, module, inputs, outputs, ranges, options.dtype)
+                write_golden(folder / GOLDEN, cases)
         manifest = Manifest(
             tblock=tblock.__version__,
             created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

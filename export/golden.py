@@ -50,40 +50,61 @@ def golden_notes(ranges: dict[str, Range], configs: Sequence[BlockConfig]) -> li
 
 
 def make_golden(
-    source: Source, module: nn.Module, inputs: Sequence[TensorSpec], ranges: dict[str, Range], dtype: str
+    source: Source,
+    module: nn.Module,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    ranges: dict[str, Range],
+    dtype: str,
 ) -> list[GoldenCase]:
     """Run the block on every case, in its own dtype and in float64.
 
     Args:
         source: gives the hidden states.
         module: Block or Stack in `dtype`.
-        inputs: the graph inputs.
+        inputs, outputs: of the graph, in order.
         ranges: letter to declared range.
         dtype: of the artifact.
 
     Raises:
         ExportError: an input or eager's output is not finite in `dtype` (the block overflows it).
     """
-    shapes = golden_shapes(ranges, source.configs)
-    return [_case(module, inputs, states, dtype) for states in source.hidden_states(shapes)]
-
-
-def _case(module: nn.Module, inputs: Sequence[TensorSpec], states: np.ndarray, dtype: str) -> GoldenCase:
-    x = torch.from_numpy(states).to(DTYPES[dtype])
-    arrays = {"x": to_array(x)}
-    batch, seq = states.shape[:2]
     names = [spec.name for spec in inputs]
-    if "padding_mask" in names:
-        arrays["padding_mask"] = padding_mask(batch, seq)
-    if "position_ids" in names:
-        live = arrays.get("padding_mask", np.ones((batch, seq), bool))
-        arrays["position_ids"] = np.maximum(np.cumsum(live, axis=1) - 1, 0).astype(np.int64)
-    rest = {ARGUMENTS[name]: to_tensor(array) for name, array in arrays.items() if name != "x"}
+    cases = []
+    for states in source.hidden_states(golden_shapes(ranges, source.configs)):
+        arrays = {"x": to_array(torch.from_numpy(states).to(DTYPES[dtype]))}
+        batch, seq = states.shape[:2]
+        if "padding_mask" in names:
+            arrays["padding_mask"] = padding_mask(batch, seq)
+        if "position_ids" in names:
+            live = arrays.get("padding_mask", np.ones((batch, seq), bool))
+            arrays["position_ids"] = np.maximum(np.cumsum(live, axis=1) - 1, 0).astype(np.int64)
+        cases.append(_case(module, arrays, [spec.name for spec in outputs], dtype))
+    return cases
+
+
+def _case(module: nn.Module, arrays: dict[str, np.ndarray], outputs: Sequence[str], dtype: str) -> GoldenCase:
+    given = {name: to_tensor(array) for name, array in arrays.items()}
+    eager = _run(module, given, outputs)
+    for side, tensors in (("input", given), ("output", eager)):
+        for name, tensor in tensors.items():
+            _require_finite(f"{side} {name}", tensor, dtype)
+    wide = {name: t.double() if t.is_floating_point() else t for name, t in given.items()}
+    reference = _run(module, wide, outputs)
+    return GoldenCase(
+        arrays,
+        {name: to_array(t) for name, t in reference.items()},
+        {name: to_array(t) for name, t in eager.items()},
+    )
+
+
+def _run(
+    module: nn.Module, given: dict[str, torch.Tensor], outputs: Sequence[str]
+) -> dict[str, torch.Tensor]:
     with torch.no_grad():
-        eager = module(x, **rest)
-        reference = module(x.double(), **rest)
-    _require_finite(x, eager, dtype)
-    return GoldenCase(arrays, {"y": to_array(reference)}, {"y": to_array(eager)})
+        result = module(**{ARGUMENTS[name]: tensor for name, tensor in given.items()})
+    values = result if isinstance(result, tuple) else (result,)
+    return dict(zip(outputs, values, strict=True))
 
 
 def padding_mask(batch: int, seq: int) -> np.ndarray:
@@ -98,12 +119,11 @@ def padding_mask(batch: int, seq: int) -> np.ndarray:
     return mask
 
 
-def _require_finite(x: torch.Tensor, eager: torch.Tensor, dtype: str) -> None:
-    for name, tensor in (("input", x), ("output", eager)):
-        bad = (~torch.isfinite(tensor)).any(-1).nonzero()
-        if len(bad):
-            row, token = bad[0].tolist()
-            raise ExportError(
-                f"{dtype} overflows in this block: {name} of sequence {row}, token {token} is not finite in "
-                f"eager; export in bfloat16 or float32"
-            )
+def _require_finite(what: str, tensor: torch.Tensor, dtype: str) -> None:
+    bad = (~torch.isfinite(tensor)).any(-1).nonzero()
+    if len(bad):
+        row, token = bad[0].tolist()[:2]
+        raise ExportError(
+            f"{dtype} overflows in this block: {what} of sequence {row}, token {token} is not finite in "
+            f"eager; export in bfloat16 or float32"
+        )

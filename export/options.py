@@ -103,4 +103,6 @@ def _ends(
         if not any(c.rope for c in configs):
             raise ConfigError("position_ids=True: the block has no RoPE, so nothing would read them")
         inputs.append(TensorSpec(name="position_ids", dims=("B", "S"), dtype="int64"))
-    return tuple(inputs), (TensorSpec(name="y", dims=hidden, dtype=options.dtype),)
+    live = next((spec.name for spec in inputs if spec.name == "padding_mask"), None)
+    y = TensorSpec(name="y", dims=hidden, dtype=options.dtype, residual="x", live=live)
+    return tuple(inputs), (y,)

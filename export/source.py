@@ -11,7 +11,7 @@ from tblock.block import Block, Stack
 from tblock.checkpoints import Checkpoint
 from tblock.config import BlockConfig
 from tblock.errors import ConfigError
-from tblock.weights import fill, random_block_weights, to_array
+from tblock.weights import fill, random_block_weights, tied_parameters, to_array
 
 SEED = 0
 """Of a preset's weights and of every golden input."""
@@ -72,23 +72,19 @@ class ModuleSource:
     bytes_read = None
 
     def __init__(self, given: Block | Stack) -> None:
-        blocks = [given] if isinstance(given, Block) else list(given.layers)
-        self.configs: tuple[BlockConfig, ...] = tuple(block.config for block in blocks)  # type: ignore[misc]
-        self.weights = {name: to_array(p) for name, p in given.named_parameters()}
+        blocks: list[Any] = [given] if isinstance(given, Block) else list(given.layers)
+        self.configs: tuple[BlockConfig, ...] = tuple(block.config for block in blocks)
+        single = len(blocks) == 1
+        named = blocks[0] if single else given
+        self.weights = {name: to_array(p) for name, p in named.named_parameters()}
+        self.tied = tied_parameters(named)
         self.description = {"kind": "module", "name": type(given).__name__, "layers": [0, len(blocks)]}
-        self.owners = [next(i for i, other in enumerate(blocks) if other is block) for block in blocks]
-        if self.owners != list(range(len(blocks))):
-            self.description["shared"] = self.owners
+        if self.tied:
+            self.description["tied"] = self.tied
 
     def module(self, dtype: torch.dtype) -> nn.Module:
         module = _empty(self.configs)
-        if isinstance(module, Stack):
-            module.share(self.owners)
-        if len(self.configs) == 1:
-            weights = {name.removeprefix("layers.0."): array for name, array in self.weights.items()}
-        else:
-            weights = self.weights
-        fill(module, weights, dtype=dtype, where="module")
+        fill(module, self.weights, dtype=dtype, where="module", tied=self.tied)
         return module
 
     def require_golden(self) -> None:

@@ -102,6 +102,11 @@ def build_module(artifact: Artifact) -> nn.Module:
         ArtifactError: weights missing, damaged or not those of the config.
     """
     manifest = artifact.manifest
+    if manifest.unread:
+        raise ArtifactError(
+            f"{artifact.folder}: its block has {', '.join(manifest.unread)}, unknown to this tblock; "
+            "use a newer one, or a runtime of its targets"
+        )
     path = artifact.path(WEIGHTS)
     try:
         weights = load_file(path)
@@ -110,10 +115,8 @@ def build_module(artifact: Artifact) -> nn.Module:
     with torch.device("meta"):
         single = len(manifest.configs) == 1 and not any(name.startswith("layers.") for name in weights)
         module: nn.Module = Block(manifest.configs[0]) if single else Stack(manifest.configs)
-    if isinstance(module, Stack) and "shared" in manifest.source:
-        module.share(manifest.source["shared"])
     try:
-        fill(module, weights, dtype=DTYPES[manifest.dtype], where=str(path))
+        fill(module, weights, dtype=DTYPES[manifest.dtype], where=str(path), tied=manifest.source.get("tied"))
     except ConfigError as error:
         raise ArtifactError(f"{error}; export again") from None
     return module.eval()

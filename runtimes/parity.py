@@ -153,14 +153,13 @@ def judge_outputs(artifact: Artifact, case: GoldenCase, outputs: Arrays) -> list
         if spec.name not in outputs:
             raise ArtifactError(f"output {spec.name}: the runtime gave only {', '.join(outputs)}")
         reference = case.reference[spec.name]
-        x, mask = case.inputs["x"], case.inputs.get("padding_mask")
         verdict = judge(
             output=outputs[spec.name],
             reference=reference,
             eager=case.eager[spec.name],
-            inputs=x if x.shape == reference.shape else None,
+            inputs=None if spec.residual is None else case.inputs[spec.residual],
             dtype=spec.dtype,
-            live=mask if mask is not None and mask.shape == reference.shape[:-1] else None,
+            live=None if spec.live is None else case.inputs[spec.live],
             name=spec.name,
         )
         verdicts.append(verdict)

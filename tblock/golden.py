@@ -20,20 +20,14 @@ class GoldenCase:
     """One set of inputs and what must come out.
 
     Attributes:
-        inputs: graph input name to array; `x` is [B, S, D] in the artifact's dtype.
+        inputs: graph input name to array, those the manifest declares.
         reference: output name to float64 array.
-        eager: output name to array in the artifact's dtype.
+        eager: output name to array in the output's dtype.
     """
 
     inputs: dict[str, np.ndarray]
     reference: dict[str, np.ndarray]
     eager: dict[str, np.ndarray]
-
-    @property
-    def label(self) -> str:
-        """Short name of the case's shape, such as `B2S7`."""
-        batch, seq = self.inputs["x"].shape[:2]
-        return f"B{batch}S{seq}"
 
 
 def write_golden(path: Path, cases: Sequence[GoldenCase]) -> None:

@@ -5,6 +5,7 @@ Digests detect damage, not attackers: `.pt2`, `.engine` and plugin libraries are
 from people you trust. Imports no torch.
 """
 
+import dataclasses
 import hashlib
 import json
 from dataclasses import asdict, dataclass, field
@@ -15,8 +16,9 @@ from tblock.config import BlockConfig
 from tblock.errors import ArtifactError
 from tblock.ranges import Range
 
-FORMAT = "1.0"
-"""MAJOR.MINOR; a reader refuses a MAJOR it does not know."""
+FORMAT = "1.1"
+"""MAJOR.MINOR. A reader refuses a MAJOR it does not know, and ignores what it does not know of a newer MINOR
+(a field of a config is noted, and the runtimes that rebuild the block from the config refuse it)."""
 
 NAME = "manifest.json"
 WEIGHTS = "weights.safetensors"
@@ -29,13 +31,22 @@ class TensorSpec:
 
     Attributes:
         name: in every runtime.
-        dims: a letter (DESIGN section 5) for a dynamic dimension, a number for a fixed one.
-        dtype: `float32`, `float16`, `bfloat16`, `int64` or `bool`.
+        dims: a letter for a dynamic dimension (B batch, S query length, P past length, T = P + S), a number
+            for a fixed one.
+        dtype: a key of `tblock.dtypes.DTYPES`.
+        residual: of an output: the input it is added to; judged with and without it. None: no such input.
+        live: of an output: the bool input that says which of its tokens count. None: all do.
     """
 
     name: str
     dims: tuple[str | int, ...]
     dtype: str
+    residual: str | None = None
+    live: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready, without what is None."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +58,7 @@ class Manifest:
         created: UTC time, ISO 8601.
         tools: package to version at export.
         source: where the weights come from: `kind` (preset, config, module, checkpoint), `name`, `layers`
-            [first, last + 1]; `shared` where layers share weights: layer n has those of layer shared[n].
+            [first, last + 1]; `tied`: parameter to the one whose weights it shares, where some do.
         configs: one BlockConfig for each block, in order.
         dtype: of weights, inputs and outputs.
         parameters: scalars in all blocks.
@@ -57,6 +68,7 @@ class Manifest:
         files: name to `size` (bytes) and `sha256`.
         verdicts: runtime to the verdict at export, where one was run.
         notes: what the exporter adjusted and why, one line each.
+        unread: fields of the configs that a newer tblock wrote and this one does not know; not written.
     """
 
     tblock: str
@@ -73,11 +85,12 @@ class Manifest:
     files: dict[str, dict[str, Any]]
     verdicts: dict[str, dict[str, Any]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         """The file's text, with the digest of itself."""
         body = self._body()
-        return json.dumps({**body, "digest": _digest(body)}, indent=1) + "\n"
+        return json.dumps({**body, "digest": digest(body)}, indent=1) + "\n"
 
     def _body(self) -> dict[str, Any]:
         return {
@@ -89,8 +102,8 @@ class Manifest:
             "configs": [c.to_dict() for c in self.configs],
             "dtype": self.dtype,
             "parameters": self.parameters,
-            "inputs": [asdict(t) for t in self.inputs],
-            "outputs": [asdict(t) for t in self.outputs],
+            "inputs": [t.to_dict() for t in self.inputs],
+            "outputs": [t.to_dict() for t in self.outputs],
             "ranges": {letter: [r.min, r.opt, r.max] for letter, r in self.ranges.items()},
             "targets": self.targets,
             "files": self.files,
@@ -150,8 +163,8 @@ def read_artifact(folder: str | Path) -> Artifact:
         raise ArtifactError(
             f"{path}: format {body['format']}, this tblock reads {FORMAT}; use a newer tblock"
         )
-    digest = body.pop("digest", None)
-    if digest != _digest(body):
+    said = body.pop("digest", None)
+    if said != digest(body):
         raise ArtifactError(f"{path}: digest mismatch, the manifest was changed or damaged; export again")
     try:
         return Artifact(folder, _parse(body))
@@ -161,18 +174,40 @@ def read_artifact(folder: str | Path) -> Artifact:
 
 def _parse(body: dict[str, Any]) -> Manifest:
     specs = {
-        side: tuple(TensorSpec(name=t["name"], dims=tuple(t["dims"]), dtype=t["dtype"]) for t in body[side])
+        side: tuple(
+            TensorSpec(
+                name=t["name"],
+                dims=tuple(t["dims"]),
+                dtype=t["dtype"],
+                residual=t.get("residual"),
+                live=t.get("live"),
+            )
+            for t in body[side]
+        )
         for side in ("inputs", "outputs")
     }
+    newer = _minor(body["format"]) > _minor(FORMAT)
+    fields = {f.name for f in dataclasses.fields(BlockConfig)}
+    unread = tuple(sorted({name for c in body["configs"] for name in c} - fields)) if newer else ()
+    notes = tuple(body["notes"])
+    if unread:
+        notes += (f"format {body['format']} is newer than {FORMAT}: config {', '.join(unread)} not read",)
     kept = ("tblock", "created", "tools", "source", "dtype", "parameters", "targets", "files", "verdicts")
     return Manifest(
         **{name: body[name] for name in kept},
-        configs=tuple(BlockConfig.from_dict(c) for c in body["configs"]),
+        configs=tuple(
+            BlockConfig.from_dict({n: v for n, v in c.items() if n not in unread}) for c in body["configs"]
+        ),
         inputs=specs["inputs"],
         outputs=specs["outputs"],
         ranges={letter: Range(*numbers) for letter, numbers in body["ranges"].items()},
-        notes=tuple(body["notes"]),
+        notes=notes,
+        unread=unread,
     )
+
+
+def _minor(version: str) -> int:
+    return int(version.partition(".")[2])
 
 
 def file_digest(path: Path) -> str:
@@ -181,6 +216,7 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _digest(body: dict[str, Any]) -> str:
+def digest(body: dict[str, Any]) -> str:
+    """Of a manifest's body without its own digest: SHA-256 over canonical JSON, hexadecimal."""
     canonical = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(canonical.encode()).hexdigest()

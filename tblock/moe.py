@@ -1,8 +1,9 @@
 """A sparse FFN: a router sends each token to its top experts.
 
-Every expert computes every token and the router's weights, zero for the unchosen, mix the results. So no
-shape depends on data, a trace freezes no expert, and an expert without a token is nothing special; the price
-is N / top-k times the FLOPs of a sparse kernel.
+Every expert computes every token and the router's weights mix the results of the chosen. So no shape depends
+on data, a trace freezes no expert, and an expert without a token is nothing special; the price is N / top-k
+times the FLOPs of a sparse kernel. The unchosen are left out by selection, not by a weight of 0: one that
+overflows on a token that is not its own would turn 0 * inf into NaN.
 """
 
 import torch
@@ -35,7 +36,8 @@ class MixtureOfExperts(nn.Module):
         weight_BSN = self.mixing_weights(x_BSD)
         y_BSD = None
         for n, expert in enumerate(self.experts):
-            part = expert(x_BSD).to(weight_BSN.dtype) * weight_BSN[..., n : n + 1]
+            weight_BS1 = weight_BSN[..., n : n + 1]
+            part = expert(x_BSD).to(weight_BSN.dtype).masked_fill(weight_BS1 == 0, 0.0) * weight_BS1
             y_BSD = part if y_BSD is None else y_BSD + part
         assert y_BSD is not None
         y_BSD = widened(y_BSD, x_BSD.dtype)

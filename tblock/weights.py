@@ -32,20 +32,29 @@ def to_array(tensor: Tensor) -> np.ndarray:
     return tensor.numpy()
 
 
-def fill(module: nn.Module, weights: Mapping[str, np.ndarray], *, dtype: torch.dtype, where: str) -> None:
+def fill(
+    module: nn.Module,
+    weights: Mapping[str, np.ndarray],
+    *,
+    dtype: torch.dtype,
+    where: str,
+    tied: Mapping[str, str] | None = None,
+) -> None:
     """Fill every parameter of a Block or Stack exactly once, rounding to `dtype`.
 
     Args:
         module: built on any device, also `meta`; its parameters are replaced.
-        weights: one array for each parameter, by state-dict name.
+        weights: one array for each parameter that is not tied, by state-dict name.
         dtype: of the filled parameters.
         where: named in front of the message.
+        tied: parameter to the one whose tensor it becomes; None: each has its own.
 
     Raises:
         ConfigError: a parameter without a tensor, a tensor without a parameter, a shape that differs, or NaN
             or Inf.
     """
-    wanted = dict(module.named_parameters())
+    tied = tied or {}
+    wanted = {name: p for name, p in module.named_parameters() if name not in tied}
     missing, unused = sorted(wanted.keys() - weights.keys()), sorted(weights.keys() - wanted.keys())
     if missing or unused:
         parts = [
@@ -69,7 +78,29 @@ def fill(module: nn.Module, weights: Mapping[str, np.ndarray], *, dtype: torch.d
         state[name] = tensor
     # Not strict: a block that a stack uses twice is named twice in its state, once in its parameters.
     module.load_state_dict(state, assign=True, strict=False)
+    for name, owner in tied.items():
+        _tie(module, name, owner, where)
     module.requires_grad_(False)
+
+
+def tied_parameters(module: nn.Module) -> dict[str, str]:
+    """Parameter to the one it is: every further name of a parameter that has several."""
+    owners: dict[int, str] = {}
+    names = {n: owners.setdefault(id(p), n) for n, p in module.named_parameters(remove_duplicate=False)}
+    return {name: owner for name, owner in names.items() if name != owner}
+
+
+def _tie(module: nn.Module, name: str, owner: str, where: str) -> None:
+    try:
+        own, shared = module.get_parameter(name), module.get_parameter(owner)
+    except AttributeError as error:
+        raise ConfigError(f"{where}: {name} shares the weights of {owner}: {error}") from None
+    if own.shape != shared.shape:
+        raise ConfigError(
+            f"{where}: {name} {tuple(own.shape)} shares the weights of {owner} {tuple(shared.shape)}"
+        )
+    path, _, leaf = name.rpartition(".")
+    setattr(module.get_submodule(path), leaf, shared)
 
 
 def _finite(tensor: Tensor) -> bool:

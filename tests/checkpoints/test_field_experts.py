@@ -1,4 +1,4 @@
-"""Case C16: a trace freezes no expert; and the mixture against a plain float64 loop over tokens."""
+"""Experts: a trace freezes no expert; and the mixture against a plain float64 loop over tokens."""
 
 import pytest
 import torch
@@ -6,6 +6,7 @@ from torch import Tensor
 
 from tblock import Block, BlockConfig
 from tblock.moe import MixtureOfExperts
+from tblock.runtimes.verdict import judge
 from tblock.weights import fill, random_block_weights
 from tests.checkpoints.field_runners import LIMIT, RUNNERS, rows_off
 
@@ -52,6 +53,43 @@ def test_mixture_equals_the_plain_loop(chosen: int, router: str, normalized: boo
         assert rows_off(block.ffn(x_BSD.double()), wanted_BSD).max() <= 1e-12
 
 
+def overflowing() -> tuple[MixtureOfExperts, Tensor]:
+    """Float16, top-1 of four: the router sends token 0 to expert 1, and expert 3 would overflow on it."""
+    moe = build(experts_per_token=1).ffn.half()
+    x_BSD = torch.randn(1, 3, 24, generator=torch.Generator().manual_seed(3)).half()
+    with torch.no_grad():
+        moe.router.weight[1] = x_BSD[0, 0]
+        moe.router.weight[3] = -x_BSD[0, 0]
+        moe.experts[3].down.weight.fill_(6e4)
+        moe.experts[3].up.weight.copy_(moe.experts[3].gate.weight)
+        assert moe.mixing_weights(x_BSD)[0, 0].tolist() == [0.0, 1.0, 0.0, 0.0]
+        assert not moe.experts[3](x_BSD[:, :1]).isfinite().all()
+    return moe, x_BSD[:, :1]
+
+
+def check_unchosen_overflow(runner: str) -> None:
+    moe, x_BSD = overflowing()
+    with torch.no_grad():
+        wanted, alone = plain_mixture(moe, x_BSD), moe.experts[1](x_BSD)
+    y = RUNNERS[runner](moe, (x_BSD,))(x_BSD)
+    # The chosen expert by itself is the eager result that the budget is made of.
+    verdict = judge(
+        output=y.numpy(), reference=wanted.numpy(), eager=alone.numpy(), inputs=None, dtype="float16"
+    )
+    assert verdict.passed, verdict
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_expert_that_overflows_on_a_token_of_another_does_not_reach_it(runner: str) -> None:
+    check_unchosen_overflow(runner)
+
+
+def test_twin_that_multiplies_by_zero_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tensor, "masked_fill", lambda tensor, mask, value: tensor)
+    with pytest.raises(AssertionError, match="NaN"):
+        check_unchosen_overflow("eager")
+
+
 def one_token_of(block: Block, expert: int) -> Tensor:
     """x [1, 1, D] whose only token goes to that expert."""
     for seed in range(1000):
@@ -77,11 +115,11 @@ def check_trace(runner: str) -> None:
 
 
 @pytest.mark.parametrize("runner", RUNNERS)
-def test_c16_trace_of_one_token_serves_every_expert(runner: str) -> None:
+def test_trace_of_one_token_serves_every_expert(runner: str) -> None:
     check_trace(runner)
 
 
-def test_c16_twin_frozen_choice_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_twin_of_a_frozen_choice_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     real, frozen = MixtureOfExperts.mixing_weights, []
 
     def freezing(self, x_BSD):
@@ -95,7 +133,7 @@ def test_c16_twin_frozen_choice_is_caught(monkeypatch: pytest.MonkeyPatch) -> No
         check_trace("exported")
 
 
-def test_c16_expert_without_a_token_is_fine() -> None:
+def test_expert_without_a_token_is_fine() -> None:
     block = build(experts_per_token=1)
     x_BSD = one_token_of(block, 2).expand(1, 3, 24)
     assert not block(x_BSD).isnan().any()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tblock import BlockConfig
+from tblock import BlockConfig, preset
 from tblock.errors import ConfigError
 from tblock.presets import PRESETS
 
@@ -200,7 +200,44 @@ def test_replace_of_one_field_checks_the_whole_again() -> None:
     config = BlockConfig(**DEFAULT)
     assert config.replace(norm_eps=1e-5).norm_eps == 1e-5
     with pytest.raises(ConfigError, match="num_kv_heads=2: must divide num_heads=3"):
-        config.replace(num_heads=3)
+        config.replace(num_heads=3, head_dim=16)
+
+
+YARN = {"rope_scaling": "yarn", "rope_factor": 4.0, "rope_original_max_position": 512}
+FOLLOWS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    (YARN, {"rope_attention_factor": 1.138629436111989}),
+    ({"head_dim": 32}, {"attn_scale": 32**-0.5, "rope_dim": 32}),
+    ({"norm": "layernorm"}, {"norm_bias": True}),
+    ({"dim": 96}, {"head_dim": 24, "ffn_dim": 256, "attn_scale": 24**-0.5}),
+    ({"ffn": "gelu"}, {"ffn_dim": 256}),
+    ({"rope": False}, {"rope_dim": 0}),
+    ({"head_dim": 32, "attn_scale": 0.3}, {"attn_scale": 0.3}),
+]
+
+
+def values(config: BlockConfig, names: dict[str, Any]) -> dict[str, Any]:
+    return {name: getattr(config, name) for name in names}
+
+
+@pytest.mark.parametrize(("changes", "wanted"), FOLLOWS, ids=["-".join(c) for c, _ in FOLLOWS])
+def test_what_follows_from_a_changed_field_follows_anew(
+    changes: dict[str, Any], wanted: dict[str, Any]
+) -> None:
+    tiny = preset("tiny")
+    assert values(tiny.replace(**changes), wanted) == pytest.approx(wanted)
+    # The same after a trip through JSON, which spells every field out.
+    assert BlockConfig.from_dict(tiny.to_dict()).replace(**changes) == tiny.replace(**changes)
+
+
+def test_copy_that_keeps_stale_values_is_caught() -> None:
+    changes, wanted = FOLLOWS[0]
+    stale = BlockConfig.from_dict({**preset("tiny").to_dict(), **changes})
+    assert values(stale, wanted) != pytest.approx(wanted)
+
+
+def test_value_that_was_given_is_kept_in_a_copy() -> None:
+    config = BlockConfig(**{**DEFAULT, "attn_scale": 0.3, "head_dim": 20}).replace(dim=96)
+    assert (config.attn_scale, config.head_dim) == (0.3, 20)
 
 
 def test_config_is_frozen_and_hashable() -> None:

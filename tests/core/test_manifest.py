@@ -145,9 +145,25 @@ def test_manifest_signed_but_wrong_is_one_line(folder: Path, change: Any, messag
     assert "\n" not in str(caught.value)
 
 
-def test_manifest_of_a_newer_minor_with_unknown_fields_is_read(folder: Path) -> None:
-    rewrite(folder, lambda body: body.update(format="1.7", invented={"later": True}))
-    assert read_artifact(folder).manifest == manifest()
+def of_a_newer_minor(body: dict[str, Any]) -> None:
+    body.update(format="1.7", invented={"later": True})
+    body["configs"][1]["sink_dim"] = 4
+    body["targets"]["onnx"]["later"] = 1
+    body["outputs"][0]["scale"] = 0.5
+
+
+def test_manifest_of_a_newer_minor_with_unknown_fields_is_read_and_says_so(folder: Path) -> None:
+    rewrite(folder, of_a_newer_minor)
+    found = read_artifact(folder).manifest
+    assert found.configs == manifest().configs
+    assert found.unread == ("sink_dim",)
+    assert found.notes[-1] == f"format 1.7 is newer than {FORMAT}: config sink_dim not read"
+
+
+def test_unknown_config_field_of_our_own_minor_is_damage(folder: Path) -> None:
+    rewrite(folder, lambda body: body["configs"][1].update(sink_dim=4))
+    with pytest.raises(ArtifactError, match="unknown field 'sink_dim'"):
+        read_artifact(folder)
 
 
 @pytest.mark.parametrize(
@@ -207,7 +223,8 @@ def test_schema_takes_a_manifest() -> None:
 def test_schema_names_every_field_of_config_and_manifest() -> None:
     assert set(SCHEMA["$defs"]["config"]["required"]) == {f.name for f in dataclasses.fields(BlockConfig)}
     assert set(SCHEMA["$defs"]["config"]["properties"]) == {f.name for f in dataclasses.fields(BlockConfig)}
-    assert set(SCHEMA["required"]) == {f.name for f in dataclasses.fields(Manifest)} | {"format", "digest"}
+    written = {f.name for f in dataclasses.fields(Manifest)} - {"unread"}
+    assert set(SCHEMA["required"]) == written | {"format", "digest"}
 
 
 BROKEN: dict[str, Callable[[dict[str, Any]], Any]] = {

@@ -23,10 +23,11 @@ from tblock.export.memory import measured, resident_bytes
 from tblock.export.source import ModuleSource, parse_layers
 from tblock.export.weights_file import locate, write_weights
 from tblock.golden import read_golden
-from tblock.manifest import GOLDEN, NAME, Artifact, read_artifact
+from tblock.manifest import GOLDEN, NAME, Artifact, digest, read_artifact
 from tblock.ranges import Range
 from tblock.runtimes import load
 from tblock.runtimes.verdict import judge
+from tblock.weights import tied_parameters
 
 Exported = Callable[..., Artifact]
 TINY = preset("tiny")
@@ -199,7 +200,7 @@ def test_float16_that_overflows_is_refused_with_the_token(tmp_path: Path) -> Non
         block.ffn.down.weight.fill_(6e4)
         block.ffn.up.weight.fill_(50.0)
     with pytest.raises(
-        ExportError, match=r"^float16 overflows in this block: output of sequence 0, token 0 "
+        ExportError, match=r"^float16 overflows in this block: output y of sequence 0, token 0 "
     ) as caught:
         export(block, tmp_path / "a", dtype="float16", seq=Range(1, 8, 16))
     assert str(caught.value).endswith("is not finite in eager; export in bfloat16 or float32")
@@ -233,11 +234,41 @@ def test_shared_layer_of_the_callers_stack_is_shared_in_the_export() -> None:
     stack.layers[2] = stack.layers[0]
     source = ModuleSource(stack)
     module = source.module(torch.float32)
-    assert module.layers[2] is module.layers[0]
-    assert module.layers[1] is not module.layers[0]
-    assert source.description["shared"] == [0, 1, 0]
+    assert tied_parameters(module) == tied_parameters(stack) == source.description["tied"]
+    assert {name.split(".")[1] for name in source.description["tied"]} == {"2"}
     x = torch.randn(1, 5, 64)
     assert torch.equal(module(x), stack(x))
+
+
+def test_parameters_tied_inside_and_across_blocks_are_stored_once_and_right(tmp_path: Path) -> None:
+    stack = Stack([TINY.replace(num_kv_heads=4)] * 2)
+    first, second = stack.layers
+    first.attn.k.weight = first.attn.q.weight
+    second.ffn.up.weight = first.ffn.up.weight
+    artifact = export(stack, tmp_path / "a", seq=Range(1, 8, 16))
+    tied = {
+        "layers.0.attn.k.weight": "layers.0.attn.q.weight",
+        "layers.1.ffn.up.weight": "layers.0.ffn.up.weight",
+    }
+    assert artifact.manifest.source["tied"] == tied
+    assert artifact.manifest.parameters == sum(p.numel() for p in stack.parameters())
+    assert not tied.keys() & load_file(artifact.path("weights.safetensors")).keys()
+    x = torch.randn(1, 5, 64)
+    wanted = stack.double()(x.double()).detach().numpy()
+    eager = stack.float()(x).detach().numpy()
+    for runtime in ("eager", "onnxruntime"):
+        y = load(artifact.folder, runtime)(x.numpy())
+        verdict = judge(output=y, reference=wanted, eager=eager, inputs=x.numpy(), dtype="float32")
+        assert verdict.passed, verdict
+    # The twin: the same artifact, its ties forgotten, is not taken for a whole one.
+    path = artifact.folder / NAME
+    body = json.loads(path.read_text())
+    del body["source"]["tied"], body["digest"]
+    path.write_text(json.dumps({**body, "digest": digest(body)}))
+    with pytest.raises(
+        ArtifactError, match=r"missing layers\.0\.attn\.k\.weight, layers\.1\.ffn\.up\.weight"
+    ):
+        load(artifact.folder, "eager")
 
 
 def test_weights_of_two_names_are_written_once(tmp_path: Path) -> None:

@@ -59,7 +59,8 @@ def _golden(name: str, dtype: str) -> tuple[Block, list[GoldenCase]]:
     source = ConfigSource(config, layers=range(1), description={})
     block = source.module(DTYPES[dtype])
     inputs = [TensorSpec(name="x", dims=("B", "S", config.dim), dtype=dtype)]
-    return block, make_golden(source, block, inputs, RANGES, dtype)
+    outputs = [TensorSpec(name="y", dims=("B", "S", config.dim), dtype=dtype, residual="x")]
+    return block, make_golden(source, block, inputs, outputs, RANGES, dtype)
 
 
 def _passes(case: GoldenCase, block: Callable[[torch.Tensor], torch.Tensor], dtype: str) -> bool:

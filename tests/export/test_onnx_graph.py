@@ -237,7 +237,7 @@ def test_layer_used_twice_stores_its_weights_once(tmp_path: Any) -> None:
     assert len(places) == len(outside) == 2 * len(random_block_weights(config, 0))
     assert artifact.manifest.parameters == 2 * config.parameter_count()
     assert reading.size_of(artifact.folder / "weights.safetensors") < 2.1 * 4 * config.parameter_count()
-    assert artifact.manifest.source["shared"] == [0, 0, 2]
+    assert artifact.manifest.source["tied"]["layers.1.attn.q.weight"] == "layers.0.attn.q.weight"
     assert reading.op_counts(model)["Attention"] == 3
     assert judge_runner(load(artifact.folder, "onnxruntime", threads=1), artifact).passed
 
@@ -246,7 +246,7 @@ def test_stack_of_two_layers_stores_each(exported: Exported, tmp_path: Any) -> N
     artifact = export(exported().manifest.configs[0].replace(num_layers=2), tmp_path / "a", layers="all")
     assert artifact.manifest.parameters == 2 * artifact.manifest.configs[0].parameter_count()
     assert len(artifact.manifest.configs) == 2
-    assert "shared" not in artifact.manifest.source
+    assert "tied" not in artifact.manifest.source
     assert reading.op_counts(reading.graph_of(artifact))["tblock.TblockSwiGLU"] == 2
 
 
