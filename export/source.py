@@ -193,6 +193,11 @@ def _prefixes(configs: Sequence[BlockConfig]) -> list[tuple[str, BlockConfig]]:
 def _random_states(
     config: BlockConfig, shapes: Sequence[tuple[int, int]], std: float | None = None
 ) -> list[np.ndarray]:
-    generator = np.random.default_rng(SEED)
-    size = np.float32(config.init_std if std is None else std)
+    """Of the size of an embedding; of a norm's output where the attention reads x as it is.
+
+    An unnormed x of 0.02 has scores near 0: every token would see the mean of all, whatever q, k and RoPE do.
+    """
+    if std is None:
+        std = 1.0 if config.norm_position in ("post", "inner_post") else config.init_std
+    generator, size = np.random.default_rng(SEED), np.float32(std)
     return [generator.standard_normal((*s, config.dim), np.float32) * size for s in shapes]
