@@ -283,18 +283,16 @@ def test_plugin_list_says_what_the_library_holds(
     told = [line for line in run("plugin", "list").out.splitlines() if line.startswith("creator ")]
     assert told == [f"creator {row.onnx_name}, namespace tblock, version {row.version}" for row in PLUGINS]
     other = tmp_path / "other.so"
-    other.write_bytes(
-        plugin_library.read_bytes().replace(b'"name": "TblockSwiGLU"', b'"name": "TblockSwaGLU"')
-    )
+    names = [str(row.onnx_name) for row in PLUGINS]
+    renamed = [*names[:-1], names[-1].replace("Tblock", "Teblok")]
+    shipped, changed = (f'"name": "{pair[-1]}"'.encode() for pair in (names, renamed))
+    other.write_bytes(plugin_library.read_bytes().replace(shipped, changed))
     monkeypatch.setenv(library.VARIABLE, str(other))
     outcome = run("plugin", "list")
-    assert "creator TblockSwaGLU, namespace tblock" in outcome.out
-    assert "SwiGLU" not in outcome.out
-    assert [c["name"] for c in json.loads(run("plugin", "list", "--json").out)["table"]["creators"]] == [
-        "TblockRMSNorm",
-        "TblockAddRMSNorm",
-        "TblockSwaGLU",
-    ]
+    assert f"creator {renamed[-1]}, namespace tblock" in outcome.out
+    assert names[-1] not in outcome.out
+    table = json.loads(run("plugin", "list", "--json").out)["table"]
+    assert [creator["name"] for creator in table["creators"]] == renamed
     other.write_bytes(b"TBLOCK-PLUGIN-TABLE" + b'{"versions": {}}\0')
     outcome = run("plugin", "list")
     assert outcome.code != 0

@@ -16,7 +16,7 @@ pytest.importorskip("triton", reason="triton is not installed (extra: plugins)")
 
 from tblock.export.plugins import codegen, variants
 
-_FLOAT32_FIELD = 1  # nvinfer1::PluginFieldType::kFLOAT32
+_FIELD_TYPES = {"float": 1, "int": 5}  # nvinfer1::PluginFieldType::kFLOAT32, kINT32
 
 
 def test_plugin_creators_match_contract(harness: Harness, plugin_library: Path) -> None:
@@ -28,7 +28,7 @@ def test_plugin_creators_match_contract(harness: Harness, plugin_library: Path) 
             "namespace": DOMAIN,
             "interface": "PLUGIN CREATOR_V3ONE 1.0",
             "outputs": len(row.outputs),
-            "fields": [{"name": a.name, "type": _FLOAT32_FIELD, "length": 1} for a in row.attributes],
+            "fields": [{"name": a.name, "type": _FIELD_TYPES[a.kind], "length": 1} for a in row.attributes],
         }
         for row in PLUGINS
     ]

@@ -26,7 +26,7 @@ def _model(
 ) -> Path:
     """One node of ours, as the exporter writes it."""
     shared = {"plugin_version": str(row.version), "plugin_namespace": DOMAIN}
-    values = {a.name: 1e-5 if a.name == "eps" else 0.0 for a in row.attributes} | attributes
+    values = {a.name: a.examples[0] for a in row.attributes} | attributes
     ports = [
         [
             helper.make_tensor_value_info(p.name, element, ["B", 64] if p.dims.startswith("...") else [64])
