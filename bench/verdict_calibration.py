@@ -4,8 +4,8 @@
 
 Every row of the result is one case, dtype and execution over all seeds; each seed draws weights (except a
 checkpoint's) and inputs anew. An execution is sound when it computes the same block in another order, or with
-more precision inside. The numbers in `tblock.runtimes.verdict.BUDGETS` come from the file this writes; a test
-keeps the two in step.
+more precision inside. The numbers in `tblock.runtimes.verdict.BUDGETS` come from the file this writes; the
+tests run the same cases again with fewer seeds.
 """
 
 import argparse
@@ -33,7 +33,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from tblock import BlockConfig, preset
 from tblock.block import Block, Stack
 from tblock.linear import Linear
-from tblock.runtimes.verdict import BUDGETS, Status, Verdict, judge
+from tblock.runtimes.statuses import Judged
+from tblock.runtimes.verdict import BUDGETS, Verdict, judge
 from tblock.weights import DTYPES, random_block_weights, to_array
 
 RESULT = Path(__file__).parent / "results" / "verdict-calibration.json"
@@ -256,17 +257,18 @@ def onnxruntime_of(
     }
 
 
-def calibrate(case: Case, dtype: str, seeds: int, folder: Path) -> list[dict[str, Any]]:
-    """All executions of one case in one dtype, a row each; `folder` is scratch."""
+def calibrate(case: Case, dtype: str, seeds: int, folder: Path | None) -> list[dict[str, Any]]:
+    """All executions of one case in one dtype, a row each; `folder` is scratch, None: eager ones only."""
     single = len(case.configs) == 1
     block = Block(case.configs[0]) if single else Stack(case.configs)
     block = block.requires_grad_(False).to(DTYPES[dtype])
     sound, broken = dict(SOUND), {}
     if single:
-        compiled = torch.compile(block, dynamic=True)
-        sound["inductor"] = lambda _, x: compiled(x)
         gated = case.configs[0].gated
         broken = {name: run for name, run in BROKEN.items() if gated or run is not gate_up_swapped}
+    if single and folder is not None:
+        compiled = torch.compile(block, dynamic=True)
+        sound["inductor"] = lambda _, x: compiled(x)
         if dtype != "bfloat16":
             sound |= onnxruntime_of(block, dtype, folder)
     verdicts: dict[str, list[Verdict]] = {name: [] for name in (*sound, *broken)}
@@ -294,7 +296,7 @@ def row(case: str, dtype: str, execution: str, kind: str, verdicts: list[Verdict
         "execution": execution,
         "kind": kind,
         "runs": len(verdicts),
-        **{s.lower(): sum(v.status == s for v in verdicts) for s in get_args(Status)},
+        **{s.lower(): sum(v.status == s for v in verdicts) for s in get_args(Judged)},
         **{f"ratio_{n}": rounded(np.quantile(ratios, q)) if ratios else None for n, q in QUANTILES.items()},
         "eager_error_max": rounded(max(eager)) if eager else None,
     }
