@@ -10,7 +10,8 @@ import pytest
 from tblock.errors import ArtifactError
 from tblock.golden import GoldenCase, read_golden, write_golden
 from tblock.manifest import GOLDEN
-from tblock.runtimes import BenchRow, CheckRow, bench, check, load
+from tblock.runtimes import RUNTIMES, BenchRow, CheckRow, bench, check, load
+from tblock.runtimes.jobs import chosen_runtimes
 from tblock.runtimes.latency import _rows, disturbances, full_sizes, time_runner, work
 from tblock.runtimes.parity import golden_cases, judge_runner
 from tblock.runtimes.runner import Bound
@@ -82,6 +83,43 @@ def test_check_damaged_runtime_file_is_its_row(odd32, tmp_path):
     (row,) = check(folder, ["onnxruntime"])
     assert (row.status, row.exit_code) == ("ERROR", 2)
     assert row.reason.startswith(f"{folder / 'model.onnx'}: 0 bytes, the manifest says")
+
+
+IMPORTS = {
+    "preset": ({"kind": "preset"}, False),
+    "unknown": ({"kind": "checkpoint"}, True),
+    "not-compared": ({"kind": "checkpoint", "import_verified": None}, True),
+    "compared": ({"kind": "checkpoint", "import_verified": {"error": 1e-7}}, False),
+}
+
+
+@pytest.mark.parametrize("case", IMPORTS)
+def test_check_says_where_an_import_was_not_verified(odd16, tmp_path, case):
+    source, noted = IMPORTS[case]
+    folder = edits.reseal(edits.copy(odd16, tmp_path), lambda manifest: {"source": source})
+    (row,) = check(folder)
+    assert row.status == "PASS"
+    assert [note.partition(":")[0] for note in row.notes] == ["import not verified"] * noted
+
+
+def test_check_by_default_asks_the_runtimes_of_the_targets(odd32, odd16, tmp_path):
+    from tblock.manifest import read_artifact
+
+    def chosen(folder, names, *, torch_too):
+        return chosen_runtimes(read_artifact(folder), names, torch_too=torch_too)
+
+    assert chosen(odd32, None, torch_too=False) == ["aoti", "onnxruntime", "tensorrt-rtx"]
+    assert chosen(odd16, None, torch_too=False) == ["onnxruntime"]
+    assert chosen(odd16, None, torch_too=True) == ["eager", "compile", "onnxruntime"]
+    assert chosen(odd16, ["all"], torch_too=False) == list(RUNTIMES)
+    bare = edits.reseal(edits.copy(odd16, tmp_path), lambda manifest: {"targets": {}})
+    assert chosen(bare, None, torch_too=False) == ["eager", "compile"]
+
+
+@pytest.mark.parametrize("verb", [check, bench])
+def test_option_that_no_runtime_takes_is_named(odd16, verb):
+    with pytest.raises(ArtifactError, match=r"^treads=2: no runtime has such an option; known: .*threads"):
+        verb(odd16, treads=2)
 
 
 GOLDEN_DAMAGE = {

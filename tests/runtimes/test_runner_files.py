@@ -1,12 +1,15 @@
 """Artifact files that moved, are missing, cut or changed: our error names the file."""
 
+import os
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
 from tblock.errors import ArtifactError, RuntimeUnavailable
-from tblock.manifest import read_artifact
+from tblock.manifest import file_digest, read_artifact
 from tblock.runtimes import load
 from tblock.runtimes.onnx_file import external_files, external_locations
 from tblock.runtimes.parity import judge_runner
@@ -172,3 +175,50 @@ def test_onnxruntime_with_gate_and_up_swapped_fails_at_every_level(odd32, tmp_pa
     row = judge_runner(load(folder, "onnxruntime", optimization=level), read_artifact(folder))
     assert row.status == "FAIL"
     assert row.exit_code == 1
+
+
+LINKS = {
+    "hard": lambda path, link, blobs: os.link(path, link),
+    "symbolic": lambda path, link, blobs: os.symlink(path, link),
+    "blobs": lambda path, link, blobs: os.symlink(shutil.copy(path, blobs / file_digest(path)), link),
+}
+
+
+@pytest.mark.parametrize("kind", LINKS)
+@pytest.mark.parametrize("runtime", ["eager", "aoti", "onnxruntime"])
+def test_artifact_made_of_links_passes(odd32, tmp_path, runtime, kind):
+    """As copies that save space are made, and as hub caches are: links to files named by their digest."""
+    folder, blobs = tmp_path / "linked", tmp_path / "blobs"
+    folder.mkdir()
+    blobs.mkdir()
+    for path in odd32.iterdir():
+        LINKS[kind](path, folder / path.name, blobs)
+    row = judge_runner(load(folder, runtime, threads=1), read_artifact(folder))
+    assert row.status == "PASS", row.reason
+
+
+HOMELESS = """
+import pwd, sys
+
+def nobody(uid):
+    raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+pwd.getpwuid = nobody
+from tblock.manifest import file_digest, read_artifact
+from tblock.runtimes import load
+from tblock.runtimes.parity import judge_runner
+print(judge_runner(load(sys.argv[1], sys.argv[2], threads=1), read_artifact(sys.argv[1])).status)
+"""
+
+
+@pytest.mark.parametrize(
+    "runtime", ["onnxruntime", "eager", pytest.param("compile", marks=pytest.mark.exhaustive)]
+)
+def test_user_without_home_and_without_an_entry_in_passwd_can_check(odd16, tmp_path, runtime):
+    kept = ("PATH", "PYTHONPATH", "OMP_NUM_THREADS")
+    environment = {name: os.environ[name] for name in kept if name in os.environ}
+    command = [sys.executable, "-c", HOMELESS, str(odd16), runtime]
+    done = subprocess.run(
+        command, env={**environment, "TMPDIR": str(tmp_path)}, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == "PASS", done.stderr
