@@ -21,7 +21,7 @@ _SAME_SHAPE = {"Cast", "Identity", "Neg", "Relu", "Sigmoid", "Tanh", "Gelu", "Er
 """Standard operators whose output has the shape of their first input."""
 
 _OURS_SAME_SHAPE = {
-    row.onnx_name for row in PLUGINS if all(port.dims == row.inputs[0].dims for port in row.outputs)
+    str(row.onnx_name) for row in PLUGINS if all(port.dims == row.inputs[0].dims for port in row.outputs)
 }
 """The same of ours."""
 
@@ -112,8 +112,12 @@ class _Sizes:
             output = node.outputs[0] if node.outputs else None
             if first is None or output is None or first.shape is None or output.shape is None:
                 continue
-            known = {"": _SAME_SHAPE, DOMAIN: _OURS_SAME_SHAPE}.get(node.domain, set())
-            if node.op_type in known and len(first.shape) == len(output.shape):
+            known = _OURS_SAME_SHAPE if node.domain == DOMAIN else _SAME_SHAPE
+            if (
+                node.domain in ("", DOMAIN)
+                and node.op_type in known
+                and len(first.shape) == len(output.shape)
+            ):
                 self._join(first.shape, output.shape)
             elif (node.domain, node.op_type) == ("", "MatMul") and _rank(node.inputs[1]) == 2:
                 self._join(list(first.shape)[:-1], list(output.shape)[:-1])

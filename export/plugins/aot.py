@@ -25,6 +25,7 @@ from tblock.export.plugins import kernels
 from tblock.export.plugins.architectures import BASELINE, PTX_VERSIONS
 from tblock.export.plugins.cache import cache_folder
 from tblock.export.plugins.variants import DTYPES, OPS, VARIANTS, Variant, arguments, check_arguments, row_of
+from tblock.files import disk_error
 
 _TRITON_CACHE_VARIABLES = ("TRITON_CACHE_DIR", "TRITON_HOME")
 
@@ -66,7 +67,7 @@ def compile_variant(variant: Variant, arch: int, source: ModuleType | None = Non
 
     Raises:
         ExportError: the architecture is unknown, the kernel's arguments are not those of the contract's row,
-            or Triton is in interpreter mode.
+            Triton is in interpreter mode, cannot write, or refuses the kernel.
     """
     if arch not in PTX_VERSIONS:
         raise ExportError(f"arch={arch}: no PTX version known for it; one of {sorted(PTX_VERSIONS)}")
@@ -90,11 +91,26 @@ def compile_variant(variant: Variant, arch: int, source: ModuleType | None = Non
         if not any(os.environ.get(name) for name in _TRITON_CACHE_VARIABLES):
             # Triton's own default is in the home folder, which not every user has.
             knobs.cache.dir = str(cache_folder("triton"))
-        return triton.compile(
-            ASTSource(fn, signature, constants, attributes),
-            target=GPUTarget("cuda", arch, 32),
-            options={"num_warps": variant.warps, "ptx_version": PTX_VERSIONS[arch], "enable_fp_fusion": True},
-        )
+        try:
+            return triton.compile(
+                ASTSource(fn, signature, constants, attributes),
+                target=GPUTarget("cuda", arch, 32),
+                options={
+                    "num_warps": variant.warps,
+                    "ptx_version": PTX_VERSIONS[arch],
+                    "enable_fp_fusion": True,
+                },
+            )
+        except OSError as error:
+            raise ExportError(
+                f"{variant.name} on sm_{arch}: Triton cannot write to its cache {knobs.cache.dir} or to "
+                f"{tempfile.gettempdir()}: {disk_error(error)}; set TRITON_CACHE_DIR or TMPDIR to another folder"
+            ) from error
+        except Exception as error:
+            # Triton says where in its first line, and what in its last.
+            lines = (str(error).strip() or type(error).__name__).splitlines()
+            words = " ".join(dict.fromkeys((lines[0], lines[-1])))
+            raise ExportError(f"{variant.name} on sm_{arch}: does not compile: {words}") from error
 
 
 def vector_bytes(ptx: str) -> int:

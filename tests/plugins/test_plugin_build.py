@@ -361,6 +361,10 @@ def test_plugin_build_tools_missing_are_named(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("CXX", "clang-none")
     with pytest.raises(RuntimeUnavailable, match="looked for clang-none"):
         check_tools()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(library_build, "generate", lambda *_: pytest.fail("work was begun"))
+    with pytest.raises(RuntimeUnavailable, match="looked for clang-none"):
+        build()
 
 
 def test_plugin_build_error_is_one_line_with_the_compilers_first_and_the_folder(tmp_path: Path) -> None:

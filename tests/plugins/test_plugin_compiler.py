@@ -7,6 +7,7 @@ from types import ModuleType
 
 import pytest
 
+from tblock.errors import ExportError
 from tblock.export.plugins import library
 from tests.plugins.plugin_harness import broken_kernel
 
@@ -113,6 +114,21 @@ def test_plugin_compiler_twin_with_32_bit_offsets_is_caught(op: str, tmp_path: P
     module = _broken(op, *_NARROW[op], tmp_path / "kernels.py")
     variant = next(v for v in VARIANTS if v.op == op)
     assert _has_32_bit_offset(aot.compile_variant(variant, aot.BASELINE, module).asm["ttir"])
+
+
+def test_plugin_compiler_words_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    variant = next(v for v in VARIANTS if v.op == "swiglu")
+    module = _broken("swiglu", "y = gate /", "y = no_such_name /", tmp_path / "kernels.py")
+    with pytest.raises(
+        ExportError, match=f"{variant.name} on sm_80: does not compile: .*no_such_name"
+    ) as caught:
+        aot.compile_variant(variant, aot.BASELINE, module)
+    assert "\n" not in str(caught.value)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    message = "Triton cannot write to its cache .*file/cache or .*: Not a directory; set TRITON_CACHE_DIR"
+    with pytest.raises(ExportError, match=message):
+        aot.compile_variant(variant, aot.BASELINE)
 
 
 def test_plugin_compiler_twin_without_alignment_is_caught(tmp_path: Path) -> None:
