@@ -104,7 +104,7 @@ def compile_variant(variant: Variant, arch: int, source: ModuleType | None = Non
         except OSError as error:
             raise ExportError(
                 f"{variant.name} on sm_{arch}: Triton cannot write to its cache {knobs.cache.dir} or to "
-                f"{tempfile.gettempdir()}: {disk_error(error)}; set TRITON_CACHE_DIR or TMPDIR to another folder"
+                f"{tempfile.gettempdir()}: {disk_error(error)}; set TRITON_CACHE_DIR or TMPDIR"
             ) from error
         except Exception as error:
             # Triton says where in its first line, and what in its last.
