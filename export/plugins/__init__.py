@@ -3,7 +3,7 @@
 README.md lists the files. Importing this package loads neither torch nor triton.
 """
 
-from tblock.export.plugins.library import describe, library_path, read_table
+from tblock.export.plugins.library import library_path, read_table
 from tblock.export.plugins.library_build import build
 
-__all__ = ["build", "describe", "library_path", "read_table"]
+__all__ = ["build", "library_path", "read_table"]

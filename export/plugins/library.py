@@ -88,7 +88,9 @@ def read_table(path: Path) -> dict[str, Any]:
 
     Returns:
         `versions`, `ingredients`, `cubins`, `ptx` (architectures), `creators` (what TensorRT's registry gets:
-        name, namespace, version, inputs, outputs, fields) and `variants` (see `describe`).
+        name, namespace, version, inputs, outputs, fields) and `variants`: a row per variant and architecture
+        of op, dtype, name, arch, registers (per thread), shared_bytes, spill_bytes, stack_bytes, vector_bytes
+        (narrowest global access of a thread).
 
     Raises:
         ArtifactError: missing file, or not a tblock plugin library.
@@ -110,19 +112,3 @@ def read_table(path: Path) -> dict[str, Any]:
             "`tblock plugin build`"
         )
     return table
-
-
-def describe(path: Path) -> list[dict[str, Any]]:
-    """The resource table: one row per variant and architecture.
-
-    Args:
-        path: a plugin library.
-
-    Returns:
-        Rows of op, dtype, name, arch, registers (per thread), shared_bytes, spill_bytes, stack_bytes, and
-        vector_bytes (narrowest global access of a thread).
-
-    Raises:
-        ArtifactError: as read_table.
-    """
-    return read_table(path)["variants"]

@@ -7,10 +7,11 @@ line per case.
 """
 
 import argparse
+import functools
 import importlib.util
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +22,7 @@ from torch import Tensor
 
 import tblock.ops  # noqa: F401 (registers torch.ops.tblock, the reference)
 from tblock.contract import PLUGINS, OpRow
+from tblock.export.plugins import launcher
 from tblock.export.plugins.tiles import MAX_WIDTH
 from tblock.export.plugins.variants import DTYPES, row_of
 
@@ -202,18 +204,7 @@ def error_units(y: Tensor, wanted: Tensor, dtype: str) -> float:
 
 def triton_launch(source: ModuleType | None = None) -> Launch:
     """Launches through Triton; `source` replaces the shipped kernel file (tests pass broken ones)."""
-    from tblock.export.plugins import launcher
-
-    def launch(op: str, tensors: list[Tensor], fields: tuple[float, ...]) -> None:
-        launcher.launch(op, tensors, fields, source=source)
-
-    return launch
-
-
-def run(cases: Iterable[Case], launch: Launch, device: str = "cpu", seed: int = 0) -> Iterator[Result]:
-    """Results of many cases, in order."""
-    for case in cases:
-        yield run_case(case, launch, device, seed)
+    return functools.partial(launcher.launch, source=source)
 
 
 def _rows(rows: int, width: int, generator: torch.Generator) -> Tensor:

@@ -7,6 +7,7 @@ distribution format".
 
 import base64
 import hashlib
+import os
 import re
 import subprocess
 import sys
@@ -72,13 +73,33 @@ def build_wheel(project: Path, output: Path, *, report: Callable[[str], None] = 
     library = build(report=report)
     with tempfile.TemporaryDirectory(prefix="tblock-wheel-") as scratch:
         report("pip wheel")
-        command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "-q", "-w", scratch, str(project)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        wheels = list(Path(scratch).glob("tblock-*.whl"))
-        if done.returncode or not wheels:
-            last = (done.stderr.strip().splitlines() or [f"no wheel of tblock from {project}"])[-1]
-            raise ExportError(f"pip wheel: {last}")
-        return add_library(wheels[0], library, output)
+        return add_library(build_pure(project, Path(scratch)), library, output)
+
+
+def build_pure(project: Path, folder: Path) -> Path:
+    """The wheel that setuptools makes of a source tree.
+
+    Args:
+        project: the source tree; what an earlier build left there does not get into the wheel.
+        folder: an existing, empty one.
+
+    Raises:
+        ExportError: pip or setuptools failed.
+    """
+    settings = folder / "setuptools.cfg"
+    settings.write_text(f"[build]\nbuild_base={folder / 'build'}\n", encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "--no-deps", "-q", "-w", str(folder), str(project)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "DIST_EXTRA_CONFIG": str(settings)},
+    )
+    wheels = list(folder.glob("tblock-*.whl"))
+    if done.returncode or not wheels:
+        last = (done.stderr.strip().splitlines() or [f"no wheel of tblock from {project}"])[-1]
+        raise ExportError(f"pip wheel: {last}")
+    return wheels[0]
 
 
 def add_library(pure: Path, library: Path, output: Path) -> Path:

@@ -1,11 +1,11 @@
 """Fixtures of the plugin tests, each made once a session over all workers: library, C++ harness, cases."""
 
-import subprocess
-import sys
+import shutil
 from pathlib import Path
 
 import pytest
 
+from tblock.export.plugins.wheel import build_pure
 from tests.cli.conftest import run as run
 from tests.conftest import Once
 from tests.plugins.plugin_harness import Harness, Interpreted, build_harness, harness_of, interpret
@@ -61,8 +61,17 @@ def interpreted(once: Once) -> Interpreted:
 
 @pytest.fixture(scope="session")
 def pure_wheel(once: Once) -> Path:
-    """The wheel setuptools makes of this tree."""
+    """The wheel setuptools makes of a copy of this tree in which an older build left a module."""
     project = Path(__file__).parents[2]
-    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "-q", str(project), "-w"]
-    folder = once("pure-wheel", lambda path: subprocess.run([*command, str(path)], check=True))
-    return next(folder.glob("*.whl"))
+
+    def make(folder: Path) -> None:
+        copy = folder / "project"
+        shutil.copytree(
+            project, copy, symlinks=True, ignore=shutil.ignore_patterns(".*", "build", "tests", "*.so")
+        )
+        (copy / "build" / "lib" / "tblock").mkdir(parents=True)
+        (copy / "build" / "lib" / "tblock" / "left_over.py").touch()
+        (folder / "wheel").mkdir()
+        build_pure(copy, folder / "wheel")
+
+    return next((once("pure-wheel", make) / "wheel").glob("*.whl"))

@@ -16,7 +16,6 @@ from tblock.export.plugins import (
     architectures,
     build,
     cache,
-    describe,
     headers,
     library,
     library_build,
@@ -266,7 +265,7 @@ def test_plugin_library_path_order(
 
 
 def test_plugin_describe_lists_every_variant(plugin_library: Path) -> None:
-    rows = describe(plugin_library)
+    rows = read_table(plugin_library)["variants"]
     assert {row["arch"] for row in rows} == {80, 90, 120}
     sizes = {f"{kind}_bytes" for kind in ("shared", "spill", "stack", "vector")}
     assert set(rows[0]) == {"op", "dtype", "name", "arch", "registers", *sizes}
@@ -301,10 +300,10 @@ def test_plugin_list_says_what_the_library_holds(
 
 def test_plugin_describe_of_another_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match=r"a\.so: no such plugin library; `tblock plugin build`"):
-        describe(tmp_path / "a.so")
+        read_table(tmp_path / "a.so")
     (tmp_path / "b.so").write_bytes(b"\x7fELF nothing")
     with pytest.raises(ArtifactError, match=r"b\.so: not a tblock plugin library"):
-        describe(tmp_path / "b.so")
+        read_table(tmp_path / "b.so")
 
 
 def test_plugin_headers_of_the_user_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ def _by_name(name: str) -> Variant:
 
 @pytest.fixture(scope="module")
 def table(plugin_library: Path) -> list[dict]:
-    return library.describe(plugin_library)
+    return library.read_table(plugin_library)["variants"]
 
 
 def _has_32_bit_offset(ttir: str) -> bool:

@@ -21,6 +21,7 @@ def test_pure_wheel_carries_every_room_and_its_data(pure_wheel: Path) -> None:
               "tblock/export/plugins/kernels/swiglu.py", "tblock/runtimes/verdict.py",
               "tblock/manifest.schema.json", "tblock/py.typed")  # fmt: skip
     assert not set(wanted) - names
+    assert "tblock/left_over.py" not in names
     assert not [
         name
         for name in names
