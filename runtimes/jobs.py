@@ -37,12 +37,14 @@ def chosen_runtimes(artifact: Artifact, names: Sequence[str] | None, *, torch_to
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Refuse an option that no runtime takes.
+    """Refuse an option that no runtime takes, or can take at that value.
 
     Raises:
         ArtifactError: names it and the known ones.
     """
     known = sorted({option for row in RUNTIMES.values() for option in row.options})
+    if options.get("threads") is not None and options["threads"] < 1:
+        raise ArtifactError(f"threads={options['threads']}: must be at least 1")
     for option, value in options.items():
         if option not in known:
             raise ArtifactError(
