@@ -55,7 +55,7 @@ struct Shape
     int64_t cols;
 };
 
-// From a name like rms_norm_bf16_a8_r1_c4096_two_pass.
+// From a name like rms_norm_bf16_a8_r1_c4096.
 Shape parse(std::string const& name, size_t prefix)
 {
     Shape shape{};
