@@ -1,4 +1,4 @@
-"""Building, finding and describing the library, and what is said when something is missing."""
+"""Building the library: what it depends on, where it goes, and what is said when something is missing."""
 
 import errno
 import json
@@ -7,11 +7,11 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from tblock.contract import PLUGINS
-from tblock.errors import ArtifactError, ConfigError, ExportError, RuntimeUnavailable
+from tblock.errors import ConfigError, ExportError, RuntimeUnavailable
 from tblock.export.plugins import (
     architectures,
     build,
@@ -24,23 +24,6 @@ from tblock.export.plugins import (
 )
 from tblock.export.plugins.library_build import check_tools, compile_library
 from tests.cli.outcome import Run
-
-
-def test_plugin_import_loads_no_torch_and_no_triton() -> None:
-    code = "import sys, tblock.export.plugins; sys.exit(bool({'torch', 'triton'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
-
-
-def test_plugin_library_needs_only_libc(plugin_library: Path) -> None:
-    done = subprocess.run(["ldd", str(plugin_library)], capture_output=True, text=True, check=True)
-    names = {line.split()[0].rsplit("/", 1)[-1] for line in done.stdout.splitlines()}
-    assert {name.split(".so")[0] for name in names} <= {
-        "linux-vdso",
-        "libc",
-        "libm",
-        "libdl",
-        "ld-linux-x86-64",
-    }
 
 
 def test_plugin_build_is_cached_and_copied(plugin_library: Path, tmp_path: Path) -> None:
@@ -73,69 +56,86 @@ def _own_headers(folder: Path) -> Path:
     return folder
 
 
-def _with_one_more_byte(path: Path) -> None:
-    path.write_bytes(path.read_bytes() + b"\n")
+class _Workshop:
+    """The build but for the compilers, on copies that may be changed: its library only says what it is made of."""
 
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.patch, self.cubins = patch, (90, 120)
+        ignore = shutil.ignore_patterns("__pycache__")
+        self.package = shutil.copytree(library.package_folder(), folder / "plugins", ignore=ignore)
+        self.core = folder / "tblock"
+        self.core.mkdir()
+        for name in ("contract.py", "dtypes.py", "__init__.py"):
+            shutil.copy(Path(library.tblock.__file__).parent / name, self.core)
+        self.include = _own_headers(folder / "include")
+        patch.setenv(headers.VARIABLE, str(self.include))
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        patch.setattr(library, "package_folder", lambda: self.package)
+        patch.setattr(library.tblock, "__file__", str(self.core / "__init__.py"))
+        patch.setattr(library_build, "generate", lambda folder, *_: folder.mkdir())
+        patch.setattr(library_build, "compile_library", self._compile)
 
-@pytest.mark.parametrize(
-    "changed", ["headers", "kernels", "trt-plugin", "contract", "triton", "cubins", "CXXFLAGS"]
-)
-def test_plugin_build_with_a_byte_of_an_ingredient_changed_is_not_the_cached_one(
-    changed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The whole build, but for the compilers: a stand-in library that says what it was made of."""
-    package = shutil.copytree(
-        library.package_folder(), tmp_path / "plugins", ignore=shutil.ignore_patterns("__pycache__")
-    )
-    core = tmp_path / "tblock"
-    core.mkdir()
-    for name in ("contract.py", "dtypes.py", "__init__.py"):
-        shutil.copy(Path(library.tblock.__file__).parent / name, core)
-    include = _own_headers(tmp_path / "include")
-    monkeypatch.setenv(headers.VARIABLE, str(include))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(library, "package_folder", lambda: package)
-    monkeypatch.setattr(library.tblock, "__file__", str(core / "__init__.py"))
-    monkeypatch.setattr(library_build, "generate", lambda folder, *_: folder.mkdir())
-
-    def compiled(source: Path, generated: Path, include: Path, work: Path) -> Path:
+    def _compile(self, source: Path, generated: Path, include: Path, work: Path) -> Path:
         work.mkdir()
-        table = {
-            "ingredients": library_build.ingredients(cubins),
-            "creators": [],
-            "variants": [],
-            "cubins": [],
-        }
+        table = {"ingredients": library_build.ingredients(self.cubins), "creators": [], "variants": []}
         (work / "lib.so").write_bytes(b"TBLOCK-PLUGIN-TABLE" + json.dumps(table).encode() + b"\0")
         return work / "lib.so"
 
-    monkeypatch.setattr(library_build, "compile_library", compiled)
-    cubins: tuple[int, ...] = (90, 120)
-    lines: list[str] = []
-
-    def outcome() -> str:
-        lines.clear()
-        build(cubins=cubins, report=lines.append)
+    def build(self) -> str:
+        """`built` or `cached`."""
+        lines: list[str] = []
+        build(cubins=self.cubins, report=lines.append)
         return lines[-1].split(":")[0]
 
-    assert [outcome(), outcome()] == ["built", "cached"]
-    if changed == "triton":
-        version = library_build.importlib.metadata.version
-        monkeypatch.setattr(library_build.importlib.metadata, "version", lambda name: version(name) + ".1")
-    elif changed == "cubins":
-        cubins = (90,)
-    elif changed == "CXXFLAGS":
-        monkeypatch.setenv("CXXFLAGS", "-O1")
-    else:
-        _with_one_more_byte(
-            {
-                "headers": include / "NvInferRuntimeBase.h",
-                "kernels": package / "kernels" / "swiglu.py",
-                "trt-plugin": package / "trt-plugin" / "plugin.cpp",
-                "contract": core / "contract.py",
-            }[changed]
-        )
-    assert [outcome(), outcome()] == ["built", "cached"]
+    def change(self, what: str) -> None:
+        """One byte of an ingredient."""
+        if what == "triton":
+            version = library_build.importlib.metadata.version
+            self.patch.setattr(library_build.importlib.metadata, "version", lambda name: version(name) + "1")
+        elif what == "cubins":
+            self.cubins = (90,)
+        elif what == "CXXFLAGS":
+            self.patch.setenv("CXXFLAGS", "-O1")
+        else:
+            path = {
+                "headers": self.include / "NvInferRuntimeBase.h",
+                "kernels": self.package / "kernels" / "swiglu.py",
+                "trt-plugin": self.package / "trt-plugin" / "plugin.cpp",
+                "contract": self.core / "contract.py",
+            }[what]
+            path.write_bytes(path.read_bytes() + b"\n")
+
+
+@pytest.fixture
+def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> _Workshop:
+    """A build that has been done once."""
+    shop = _Workshop(tmp_path, monkeypatch)
+    assert [shop.build(), shop.build()] == ["built", "cached"]
+    return shop
+
+
+@pytest.mark.parametrize(
+    "what", ["headers", "kernels", "trt-plugin", "contract", "triton", "cubins", "CXXFLAGS"]
+)
+def test_plugin_build_with_a_byte_of_an_ingredient_changed_is_not_the_cached_one(
+    what: str, workshop: _Workshop
+) -> None:
+    workshop.change(what)
+    assert [workshop.build(), workshop.build()] == ["built", "cached"]
+
+
+@pytest.mark.parametrize(
+    ("what", "module", "function"),
+    [("headers", headers, "identity"), ("kernels", library, "sources"), ("trt-plugin", library, "sources")],
+)
+def test_plugin_build_twin_that_leaves_an_ingredient_out_is_caught(
+    what: str, module: ModuleType, function: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, function, lambda: [] if function == "sources" else "")
+    shop = _Workshop(tmp_path, monkeypatch)
+    assert shop.build() == "built"
+    shop.change(what)
+    assert shop.build() != "built"
 
 
 def test_plugin_sources_hold_every_file_that_the_build_loads() -> None:
@@ -219,6 +219,9 @@ def test_plugin_cache_without_a_home_names_the_variable(
     assert library_path() == tmp_path / "lib.so"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache.cache_folder("plugins") == tmp_path / "tblock" / "plugins"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "lib.so"))
+    with pytest.raises(ConfigError, match=r"cannot be made \(Not a directory\); set XDG_CACHE_HOME"):
+        build()
 
 
 @pytest.mark.parametrize("full", ["python", "compiler"])
@@ -248,105 +251,6 @@ def test_plugin_build_in_a_full_temporary_folder_says_so(
     assert ("the disk is full" if full == "python" else "failed: No space left on device") in message
     assert "; set TMPDIR to " in message
     assert not list(tmp_path.glob("tblock-plugin-*"))
-
-
-def test_plugin_library_path_order(
-    plugin_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv(library.VARIABLE, raising=False)
-    assert library_path() == plugin_library
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert library_path() is None
-    monkeypatch.setenv(library.VARIABLE, str(plugin_library))
-    assert library_path() == plugin_library
-    monkeypatch.setenv(library.VARIABLE, str(tmp_path / "none.so"))
-    with pytest.raises(ArtifactError, match=r"TBLOCK_PLUGIN_LIBRARY=.*none.so: no such file"):
-        library_path()
-
-
-def test_plugin_describe_lists_every_variant(plugin_library: Path) -> None:
-    rows = read_table(plugin_library)["variants"]
-    assert {row["arch"] for row in rows} == {80, 90, 120}
-    sizes = {f"{kind}_bytes" for kind in ("shared", "spill", "stack", "vector")}
-    assert set(rows[0]) == {"op", "dtype", "name", "arch", "registers", *sizes}
-    table = read_table(plugin_library)
-    assert table["cubins"] == [90, 120]
-    assert table["ptx"] == 80
-    assert table["versions"]["tensorrt_headers"].startswith("10.")
-
-
-def test_plugin_list_says_what_the_library_holds(
-    plugin_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
-) -> None:
-    """Not what the contract would have it hold: a library with another creator."""
-    told = [line for line in run("plugin", "list").out.splitlines() if line.startswith("creator ")]
-    assert told == [f"creator {row.onnx_name}, namespace tblock, version {row.version}" for row in PLUGINS]
-    other = tmp_path / "other.so"
-    names = [str(row.onnx_name) for row in PLUGINS]
-    renamed = [*names[:-1], names[-1].replace("Tblock", "Teblok")]
-    shipped, changed = (f'"name": "{pair[-1]}"'.encode() for pair in (names, renamed))
-    other.write_bytes(plugin_library.read_bytes().replace(shipped, changed))
-    monkeypatch.setenv(library.VARIABLE, str(other))
-    outcome = run("plugin", "list")
-    assert f"creator {renamed[-1]}, namespace tblock" in outcome.out
-    assert names[-1] not in outcome.out
-    table = json.loads(run("plugin", "list", "--json").out)["table"]
-    assert [creator["name"] for creator in table["creators"]] == renamed
-    other.write_bytes(b"TBLOCK-PLUGIN-TABLE" + b'{"versions": {}}\0')
-    outcome = run("plugin", "list")
-    assert outcome.code != 0
-    assert "or one of another tblock; build it again with `tblock plugin build`" in outcome.err
-
-
-def test_plugin_describe_of_another_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match=r"a\.so: no such plugin library; `tblock plugin build`"):
-        read_table(tmp_path / "a.so")
-    (tmp_path / "b.so").write_bytes(b"\x7fELF nothing")
-    with pytest.raises(ArtifactError, match=r"b\.so: not a tblock plugin library"):
-        read_table(tmp_path / "b.so")
-
-
-def test_plugin_headers_of_the_user_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(headers.VARIABLE, str(tmp_path))
-    with pytest.raises(RuntimeUnavailable, match=r"TBLOCK_TENSORRT_INCLUDE=.*no NvInferRuntime.h"):
-        headers.find_headers()
-    (tmp_path / "NvInferRuntime.h").touch()
-    version = tmp_path / "NvInferVersion.h"
-    version.write_text("#define NV_TENSORRT_MAJOR 11 //!< TensorRT\n#define NV_TENSORRT_MINOR 2\n")
-    assert headers.find_headers() == (tmp_path, "11.2")
-    version.write_text("#define NV_TENSORRT_MAJOR 8\n#define NV_TENSORRT_MINOR 6\n")
-    with pytest.raises(RuntimeUnavailable, match=r"TensorRT 8\.6 headers; the plugins need 10\.x or 11\.x"):
-        headers.find_headers()
-    version.write_text("nothing")
-    with pytest.raises(RuntimeUnavailable, match="no version in NvInferVersion"):
-        headers.find_headers()
-
-
-def test_plugin_headers_missing_says_where_it_looked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(headers.VARIABLE, raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    with pytest.raises(RuntimeUnavailable) as caught:
-        headers.find_headers()
-    for part in ("TBLOCK_TENSORRT_INCLUDE", str(tmp_path), "pip download", "set TBLOCK_TENSORRT_INCLUDE"):
-        assert part in str(caught.value)
-
-
-def test_plugin_headers_of_another_digest_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv(headers.VARIABLE, raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    wheel = tmp_path / "kernel_lens-2.0.1-py3-none-any.whl"
-    wheel.write_bytes(b"not that wheel")
-
-    def download(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
-        Path(command[command.index("--dest") + 1], wheel.name).write_bytes(wheel.read_bytes())
-        return subprocess.CompletedProcess(command, 0, "", "")
-
-    monkeypatch.setattr(headers.subprocess, "run", download)
-    with pytest.raises(RuntimeUnavailable, match=r"kernel_lens.*SHA-256 .*, wanted "):
-        headers.find_headers()
 
 
 def test_plugin_build_tools_missing_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
