@@ -57,7 +57,7 @@ def _own_headers(folder: Path) -> Path:
 
 
 class _Workshop:
-    """The build but for the compilers, on copies that may be changed: its library only says what it is made of."""
+    """The build but for the compilers, on copies that may be changed: its library only says what it is of."""
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.patch, self.cubins = patch, (90, 120)
