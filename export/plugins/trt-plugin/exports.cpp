@@ -45,11 +45,6 @@ TBLOCK_EXPORT void setLoggerFinder(nvinfer1::ILoggerFinder* finder) noexcept
     tblock::setLoggerFinder(finder);
 }
 
-TBLOCK_EXPORT char const* tblock_plugin_table() noexcept
-{
-    return tblock::resourceTable();
-}
-
 TBLOCK_EXPORT int32_t tblock_plugin_select(
     int32_t op, int32_t dtype, int64_t rows, int64_t width, int64_t alignment) noexcept
 {

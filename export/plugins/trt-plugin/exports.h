@@ -7,9 +7,6 @@
 #pragma GCC visibility push(default)
 extern "C"
 {
-    // JSON: versions, architectures, and the assembler's report on every variant.
-    char const* tblock_plugin_table() noexcept;
-
     // Index of the variant that a shape selects, or -1; alignment in bytes, at most 16.
     int32_t tblock_plugin_select(int32_t op, int32_t dtype, int64_t rows, int64_t width, int64_t alignment) noexcept;
 

@@ -22,11 +22,6 @@ struct Image
 #include "images.inc"
 #include "variants.inc"
 
-extern "C" char const tblock_table_text[];
-
-// Finds the table in a file that is not loaded; skipped when it is read in place.
-constexpr char kTableMarker[] = "TBLOCK-PLUGIN-TABLE";
-
 constexpr int32_t kBaseline = 80;
 constexpr int64_t kVectorBytes = 16;
 constexpr int64_t kMaxPrograms = 2147483647;
@@ -76,11 +71,6 @@ std::string checkWidth(int32_t op, int64_t width)
             + std::to_string(contract::kRows[op]->maxWidth) + " is supported";
     }
     return {};
-}
-
-char const* resourceTable() noexcept
-{
-    return tblock_table_text + sizeof(kTableMarker) - 1;
 }
 
 Kernels const* Kernels::current(int32_t op, std::string& error)

@@ -42,9 +42,6 @@ int32_t selectVariant(int32_t op, int32_t dtype, int64_t rows, int64_t width, in
 // What is wrong with a width, or an empty text.
 std::string checkWidth(int32_t op, int64_t width);
 
-// JSON text: versions, architectures and the resource rows of every variant.
-char const* resourceTable() noexcept;
-
 // The functions of one op in one CUDA context. Lives until the process ends: contexts are few, and unloading would race
 // with an application that tears its context down.
 class Kernels
