@@ -3,15 +3,17 @@
 import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from tblock.config import BlockConfig
+from tblock.dtypes import float_dtype
 from tblock.errors import ConfigError, ExportError, RuntimeUnavailable
+from tblock.machine import require_cxx_compiler
 from tblock.manifest import TensorSpec
 from tblock.ranges import Range
-from tblock.weights import DTYPES
 
-TARGETS = ("onnx", "aoti", "tensorrt", "tensorrt-rtx")
+ENGINES = ("tensorrt", "tensorrt-rtx")
+TARGETS = ("onnx", "aoti", *ENGINES)
 OPSETS = (18, 23)
 """Opsets we can write: the last older runtimes take, and the default."""
 
@@ -24,13 +26,13 @@ class ExportOptions:
     """What an export may be asked besides its source.
 
     Attributes:
-        to: targets, in order.
-        dtype: float32, float16 or bfloat16.
-        batch, seq: declared ranges of B and S; seq None: 1:128:2048 within max_position.
-        opset: of the ONNX graph.
+        to: targets, in order; also one text, a comma list.
+        dtype: float32, float16 or bfloat16, or a spelling of one (fp16).
+        batch, seq: declared ranges of B and S, also as texts; seq None: 1:128:2048 within max_position.
+        opset: of the ONNX graph; None: 23.
         padding_mask: the graph takes `padding_mask` [B, S] bool; None: where attention is bidirectional.
         position_ids: the graph takes `position_ids` [B, S] int64 (left padding with RoPE needs them).
-        fusion: `plugin`, `native` or `auto`, for TensorRT.
+        fusion: `plugin`, `native` or `auto`, for TensorRT; None: auto.
         tf32: let TensorRT multiply float32 in TF32.
         golden: write golden data.
         force: replace an artifact that is there.
@@ -40,13 +42,22 @@ class ExportOptions:
     dtype: str = "float32"
     batch: Range = DEFAULT_BATCH
     seq: Range | None = None
-    opset: int = 23
+    opset: int | None = None
     padding_mask: bool | None = None
     position_ids: bool = False
-    fusion: Literal["plugin", "native", "auto"] = "auto"
+    fusion: Literal["plugin", "native", "auto"] | None = None
     tf32: bool = False
     golden: bool = True
     force: bool = False
+
+    def __post_init__(self) -> None:
+        to: Any = self.to.split(",") if isinstance(self.to, str) else self.to
+        object.__setattr__(self, "to", tuple(dict.fromkeys(name.strip() for name in to if name.strip())))
+        object.__setattr__(self, "dtype", float_dtype(self.dtype))
+        for name in ("batch", "seq"):
+            value: Any = getattr(self, name)
+            if isinstance(value, (str, int)):
+                object.__setattr__(self, name, Range.parse(str(value), f"--{name}"))
 
 
 def checked(
@@ -58,30 +69,42 @@ def checked(
         ranges: letter to Range; inputs, outputs: of the graph, in order.
 
     Raises:
-        ConfigError: an unknown target, dtype, opset or fusion, or a sequence above max_position.
+        ConfigError: an unknown target, opset or fusion, an option that nothing would read, or a sequence
+            above max_position.
         ExportError: the target cannot compute the dtype.
         RuntimeUnavailable: the target's package is missing.
     """
     for name, value, known in (
         *(("--to", target, TARGETS) for target in options.to),
-        ("--dtype", options.dtype, tuple(DTYPES)),
-        ("--opset", options.opset, OPSETS),
-        ("--fusion", options.fusion, ("plugin", "native", "auto")),
+        ("--opset", options.opset or OPSETS[-1], OPSETS),
+        ("--fusion", options.fusion or "auto", ("plugin", "native", "auto")),
     ):
         if value not in known:
             raise ConfigError(f"{name} {value}: unknown; known: {', '.join(map(str, known))}")
     if not options.to:
         raise ConfigError(f"--to: no target; known: {', '.join(TARGETS)}")
+    engines = [target for target in ENGINES if target in options.to]
+    for name, value, needed in (
+        ("--opset", options.opset, ["onnx", *ENGINES]),
+        ("--fusion", options.fusion, list(ENGINES)),
+        ("--tf32", options.tf32 or None, list(ENGINES)),
+    ):
+        if value is not None and not set(needed) & set(options.to):
+            raise ConfigError(f"{name} {value}: nothing would read it; needs --to {' or '.join(needed)}")
     if "onnx" in options.to and options.dtype == "bfloat16":
         raise ExportError(
             "--to onnx --dtype bfloat16: ONNX Runtime on CPU has no bfloat16 MatMul; "
             "use float32 or float16, or --to tensorrt-rtx"
         )
-    for target, package in (("tensorrt", "tensorrt"), ("tensorrt-rtx", "tensorrt_rtx")):
-        if target in options.to and importlib.util.find_spec(package) is None:
+    for target in engines:
+        package = target.replace("-", "_")
+        if importlib.util.find_spec(package) is None:
             raise RuntimeUnavailable(
                 f"--to {target}: {package} is not installed; pip install 'tblock[{target}]'"
             )
+    if "aoti" in options.to:
+        # Inductor takes $CXX or g++, nothing else.
+        require_cxx_compiler("--to aoti", "g++")
     limit = min(c.max_position for c in configs)
     seq = options.seq or Range(1, min(DEFAULT_SEQ.opt, limit), min(DEFAULT_SEQ.max, limit))
     if seq.max > limit:

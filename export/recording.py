@@ -1,16 +1,24 @@
-"""Adding a rebuilt engine or a verdict to the manifest of an artifact that is already there."""
+"""Adding a rebuilt engine or a verdict to the manifest of an artifact that is already there.
 
+Two processes take turns by the folder's lock. A new engine has a name of its own, made from its content, and
+the manifest is replaced last, in one system call: whenever the process is killed, the manifest and the files
+it names belong together.
+"""
+
+import contextlib
 import dataclasses
+import os
 from pathlib import Path
 from typing import Any
 
 from tblock.export.engine.report import EngineReport
-from tblock.export.staging import write_error
+from tblock.export.staging import LEFTOVER, write_error
+from tblock.files import locked, whole_file
 from tblock.manifest import NAME, Artifact, Manifest, file_digest, read_artifact
 
 GRAPH = "model.onnx"
 ENGINES = {"tensorrt": "model.trt.engine", "tensorrt-rtx": "model.rtx.engine"}
-"""Flavour to the name of its engine in an artifact folder."""
+"""Flavour to the name of its engine in a new artifact folder."""
 
 
 def engine_entry(report: EngineReport) -> dict[str, Any]:
@@ -18,38 +26,58 @@ def engine_entry(report: EngineReport) -> dict[str, Any]:
     return {"files": [report.file], "graph": GRAPH, **report.to_dict()}
 
 
-def record_engine(folder: Path, flavour: str, report: EngineReport) -> Artifact:
-    """Make an engine that was built into an artifact folder part of the artifact.
+def record_engine(folder: Path, flavour: str, report: EngineReport, engine: Path) -> Artifact:
+    """Make an engine part of an artifact, in place of the one it may have had.
+
+    Args:
+        folder: the artifact.
+        flavour: `tensorrt` or `tensorrt-rtx`.
+        report: of the build.
+        engine: the new file, in the folder under a name that starts with a dot; it is renamed.
 
     Raises:
         ArtifactError: the manifest is missing or damaged.
+        ExportError: the disk is full or the folder cannot be written; the old engine and manifest are intact.
     """
-    artifact = read_artifact(folder)
-    path = folder / report.file
-    files = {**artifact.manifest.files, path.name: {"size": path.stat().st_size, "sha256": file_digest(path)}}
-    targets = {**artifact.manifest.targets, flavour: engine_entry(report)}
-    verdicts = {name: v for name, v in artifact.manifest.verdicts.items() if name != flavour}
-    return replace_manifest(
-        folder, dataclasses.replace(artifact.manifest, files=files, targets=targets, verdicts=verdicts)
-    )
+    with _changing(folder) as artifact:
+        digest = file_digest(engine)
+        stem, _, kind = ENGINES[flavour].rpartition(".")
+        path = folder / f"{stem}.{digest[:12]}.{kind}"
+        os.replace(engine, path)
+        report = dataclasses.replace(report, file=path.name)
+        replaced = {n for n in artifact.manifest.targets.get(flavour, {}).get("files", ()) if n != path.name}
+        files = {n: entry for n, entry in artifact.manifest.files.items() if n not in replaced}
+        manifest = dataclasses.replace(
+            artifact.manifest,
+            files={**files, path.name: {"size": path.stat().st_size, "sha256": digest}},
+            targets={**artifact.manifest.targets, flavour: engine_entry(report)},
+            verdicts={name: v for name, v in artifact.manifest.verdicts.items() if name != flavour},
+        )
+        _replace(folder, manifest)
+        for old in folder.iterdir():
+            stale = LEFTOVER.fullmatch(old.name) and not old.name.startswith(".")
+            if old.name in replaced or (stale and old.name not in manifest.files):
+                old.unlink(missing_ok=True)
+    return Artifact(folder, manifest)
 
 
 def record_verdicts(artifact: Artifact, verdicts: dict[str, dict[str, Any]]) -> Artifact:
-    """Write what a check found into the manifest."""
-    return replace_manifest(artifact.folder, dataclasses.replace(artifact.manifest, verdicts=verdicts))
+    """Write what a check found into the manifest; raises as `record_engine`."""
+    with _changing(artifact.folder) as now:
+        manifest = dataclasses.replace(now.manifest, verdicts={**now.manifest.verdicts, **verdicts})
+        _replace(artifact.folder, manifest)
+    return Artifact(artifact.folder, manifest)
 
 
-def replace_manifest(folder: Path, manifest: Manifest) -> Artifact:
-    """Swap the manifest for a new one; a crash leaves the old.
-
-    Raises:
-        ExportError: the disk is full or the folder cannot be written; the old manifest is intact.
-    """
-    staged = folder / f".{NAME}.new"
+@contextlib.contextmanager
+def _changing(folder: Path) -> Any:
     try:
-        staged.write_text(manifest.to_json(), encoding="utf-8")
-        staged.replace(folder / NAME)
+        with locked(folder):
+            yield read_artifact(folder)
     except OSError as error:
-        staged.unlink(missing_ok=True)
         raise write_error(folder, error) from error
-    return Artifact(folder, manifest)
+
+
+def _replace(folder: Path, manifest: Manifest) -> None:
+    with whole_file(folder / NAME) as fresh:
+        fresh.write_text(manifest.to_json(), encoding="utf-8")

@@ -1,6 +1,7 @@
 """Where an export's blocks and golden inputs come from: seeded weights, a module or a checkpoint."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -71,14 +72,24 @@ class ModuleSource:
 
     bytes_read = None
 
-    def __init__(self, given: Block | Stack) -> None:
+    def __init__(self, given: Block | Stack, *, layer: int | None = None, layers: str | None = None) -> None:
+        """Take the weights of all blocks, or of those that `layer` or `layers` name (see `parse_layers`)."""
         blocks: list[Any] = [given] if isinstance(given, Block) else list(given.layers)
+        chosen = range(len(blocks))
+        if layer is not None or layers is not None:
+            chosen = parse_layers(layers, layer, len(blocks))
+        blocks = blocks[chosen.start : chosen.stop]
         self.configs: tuple[BlockConfig, ...] = tuple(block.config for block in blocks)
-        single = len(blocks) == 1
-        named = blocks[0] if single else given
+        holder = nn.Module()
+        holder.layers = nn.ModuleList(blocks)
+        named = blocks[0] if len(blocks) == 1 else holder
         self.weights = {name: to_array(p) for name, p in named.named_parameters()}
         self.tied = tied_parameters(named)
-        self.description = {"kind": "module", "name": type(given).__name__, "layers": [0, len(blocks)]}
+        self.description = {
+            "kind": "module",
+            "name": type(given).__name__,
+            "layers": [chosen.start, chosen.stop],
+        }
         if self.tied:
             self.description["tied"] = self.tied
 
@@ -104,7 +115,7 @@ class CheckpointSource:
         self.checkpoint = checkpoint
         self.layers = layers
         self.configs = tuple(checkpoint.config(n) for n in layers)
-        self.description = {
+        self.description: dict[str, Any] = {
             "kind": "checkpoint",
             "name": checkpoint.path.name,
             "family": checkpoint.family,
@@ -123,6 +134,18 @@ class CheckpointSource:
             weights |= {prefix + name: array for name, array in self.checkpoint.weights(layer).items()}
         fill(module, weights, dtype=dtype, where=f"checkpoint {self.checkpoint.path}")
         return module
+
+    def verify_import(self, wanted: bool | None, progress: Callable[[str], None]) -> None:
+        """Compare with the family's own implementation and note the outcome in the description.
+
+        Raises as `tblock.checkpoints.probe.verify_import`.
+        """
+        found = None
+        if wanted is not False:
+            from tblock.checkpoints.probe import verify_import
+
+            found = verify_import(self.checkpoint, self.layers, wanted, progress)
+        self.description["import_verified"] = found
 
     def require_golden(self) -> None:
         """The embedding must be in the file."""
@@ -171,10 +194,10 @@ def parse_layers(text: str | None, layer: int | None, total: int) -> range:
     if text == "all":
         return range(total)
     if text is not None:
-        first, colon, last = text.partition(":")
-        if not (colon and first.isdigit() and last.isdigit() and int(first) < int(last) <= total):
+        found = re.fullmatch(r"(\d+):(\d+)", text, re.ASCII)
+        if found is None or not int(found[1]) < int(found[2]) <= total:
             raise ConfigError(f"--layers {text!r}: wanted A:B with 0 <= A < B <= {total}, or all")
-        return range(int(first), int(last))
+        return range(int(found[1]), int(found[2]))
     layer = 0 if layer is None else layer
     if not 0 <= layer < total:
         raise ConfigError(f"--layer {layer}: the model has layers 0 to {total - 1}")

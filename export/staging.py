@@ -1,12 +1,15 @@
 """Crash-safe writing of an artifact folder: all or nothing, and an old one stays whole until then.
 
-Files are written to a hidden folder beside the target; at the end it takes the target's name in one system
-call: a rename where there was none, an exchange (Linux renameat2) where there was one.
+Files are written to a hidden folder beside the target, which at the end takes the target's name in one system
+call (Linux renameat2): a rename that replaces nothing, or an exchange with an artifact of ours. What is not
+ours is never touched, whenever it came there. A hidden folder is locked by its owner; one that nobody holds
+any more was left by a process that was killed, and goes with the next export.
 """
 
 import contextlib
 import ctypes
 import errno
+import fcntl
 import os
 import re
 import shutil
@@ -16,38 +19,64 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from tblock.errors import ConfigError, ExportError, reason
-from tblock.manifest import NAME
+from tblock.errors import ArtifactError, ConfigError, ExportError, reason
+from tblock.files import disk_error, locked
+from tblock.manifest import NAME, read_artifact
 
 _AT_FDCWD = -100
-_RENAME_EXCHANGE = 2
+_RENAME_NOREPLACE, _RENAME_EXCHANGE = 1, 2
+"""Flags of renameat2 (linux/fs.h)."""
+
+SUFFIX = ".tblock"
+"""Of a hidden folder that is being written: `.<output>.<random>.tblock`."""
+
+LEFTOVER = re.compile(r"\.(manifest|model)\..+\.part|model\.(trt|rtx)(\.[0-9a-f]{12})?\.engine")
+"""Files that a killed process of ours may leave in an artifact folder; they stand in no manifest."""
 
 
 def check_output(output: Path, force: bool) -> None:
     """Refuse a target before any work is done.
 
     Raises:
-        ConfigError: it exists (without force), is not an artifact of ours (with force), or cannot be created.
+        ConfigError: it exists (without force), is not an artifact of ours and nothing else (with force), or
+            cannot be created.
     """
     try:
-        _check_output(output, force)
+        reason = _occupied(output, force)
+        if reason:
+            raise ConfigError(f"--output {output}: {reason}")
+        parent = output.absolute().parent
+        while not parent.exists():
+            parent = parent.parent
+        if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+            raise ConfigError(f"--output {output}: {parent} is not a writable folder")
     except OSError as error:
         raise ConfigError(f"--output {output}: {error.strerror or error}") from None
 
 
-def _check_output(output: Path, force: bool) -> None:
-    if output.exists() or output.is_symlink():
-        if not force:
-            raise ConfigError(f"--output {output}: exists; give another folder, or --force to replace it")
-        if output.is_symlink() or not output.is_dir():
-            raise ConfigError(f"--output {output}: is not a folder; --force replaces only artifact folders")
-        if any(output.iterdir()) and not (output / NAME).is_file():
-            raise ConfigError(f"--output {output}: has no {NAME}; --force replaces only artifact folders")
-    parent = output.absolute().parent
-    while not parent.exists():
-        parent = parent.parent
-    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        raise ConfigError(f"--output {output}: {parent} is not a writable folder")
+def _occupied(output: Path, force: bool) -> str | None:
+    """Why the path cannot be taken; None where it is free, or holds what may be replaced."""
+    if not (output.exists() or output.is_symlink()):
+        return None
+    if not force:
+        return "exists; give another folder, or --force to replace it"
+    only = "--force replaces only artifact folders"
+    if output.is_symlink() or not output.is_dir():
+        return f"is not a folder; {only}"
+    entries = sorted(output.iterdir())
+    if not entries:
+        return None
+    if not (output / NAME).is_file():
+        return f"has no {NAME}; {only}"
+    try:
+        files = read_artifact(output).manifest.files
+    except ArtifactError as error:
+        return f"is not an artifact of ours ({error}); {only}"
+    for path in entries:
+        ours = path.name == NAME or path.name in files or LEFTOVER.fullmatch(path.name)
+        if not ours or (path.is_dir() and not path.is_symlink()):
+            return f"holds {path.name}, which is no file of the artifact; move it, or give another folder"
+    return None
 
 
 @contextlib.contextmanager
@@ -56,15 +85,20 @@ def staged_folder(output: Path, force: bool) -> Iterator[Path]:
 
     Raises:
         ConfigError: as `check_output`.
-        ExportError: the disk is full or a write failed; the old artifact is intact.
+        ExportError: the disk is full or a write failed: the old artifact is intact; or somebody took the path
+            meanwhile: what he put there is intact, and the message says where the artifact is.
     """
     check_output(output, force)
     output = output.absolute()
+    made: list[Path] = []
     try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
+        made = _make_parents(output.parent)
+        _sweep(output)
+        staging, lock = _make_staging(output)
     except OSError as error:
+        _remove_empty(made)
         raise ConfigError(f"--output {output}: {error.strerror}") from None
+    placed = False
     try:
         yield staging
         _sync(staging)
@@ -72,51 +106,122 @@ def staged_folder(output: Path, force: bool) -> Iterator[Path]:
         staging.chmod(0o777 & ~mask)
         for path in staging.iterdir():
             path.chmod(0o666 & ~mask)
-        _take_place(staging, output)
+        _take_place(staging, output, force)
+        placed = True
     except (OSError, SafetensorError) as error:
         raise write_error(output, error) from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+        os.close(lock)
+        if not placed:
+            _remove_empty(made)
 
 
 def write_error(output: Path, error: OSError | SafetensorError) -> ExportError:
-    """One line for a failed write, which says that nothing was lost."""
-    code = error.errno if isinstance(error, OSError) else _errno(error)
-    full = code in (errno.ENOSPC, errno.EDQUOT)
-    what = "the disk is full" if full else os.strerror(code) if code else reason(error)
+    """One line for a failed write: what the system said, and that nothing was lost."""
+    if isinstance(error, SafetensorError):
+        # Its errors are no OSError; the system's number stands in the message.
+        found = re.search(r"\(os error (\d+)\)", str(error))
+        what = disk_error(OSError(int(found[1]), os.strerror(int(found[1])))) if found else reason(error)
+    else:
+        elsewhere = error.filename and not Path(os.fsdecode(error.filename)).is_relative_to(output.parent)
+        what = f"{os.fsdecode(error.filename)}: {disk_error(error)}" if elsewhere else disk_error(error)
     kept = "the old artifact is intact" if output.exists() else "nothing was left behind"
     return ExportError(f"--output {output}: {what}; {kept}")
 
 
-def _errno(error: SafetensorError) -> int | None:
-    """The system's number in a message of safetensors, whose errors are no OSError."""
-    found = re.search(r"\(os error (\d+)\)", str(error))
-    return int(found[1]) if found else None
+def _make_parents(parent: Path) -> list[Path]:
+    """Create a folder and those above it; the new ones, deepest first."""
+    missing = [path for path in (parent, *parent.parents) if not path.exists()]
+    parent.mkdir(parents=True, exist_ok=True)
+    return missing
 
 
-def _take_place(staging: Path, output: Path) -> None:
-    if not output.exists():
-        staging.rename(output)
+def _remove_empty(folders: list[Path]) -> None:
+    with contextlib.suppress(OSError):
+        for folder in folders:
+            folder.rmdir()
+
+
+def _make_staging(output: Path) -> tuple[Path, int]:
+    """A locked hidden folder; it gets the name that `_sweep` looks for only once it is locked."""
+    made = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
+    lock = os.open(made, os.O_RDONLY)
+    with contextlib.suppress(OSError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return made.rename(made.with_name(made.name + SUFFIX)), lock
+
+
+def _sweep(output: Path) -> None:
+    """Remove what killed exports to this path left: hidden folders that no process holds."""
+    for path in output.parent.iterdir():
+        if not (path.name.startswith(f".{output.name}.") and path.name.endswith(SUFFIX)):
+            continue
+        # Somebody else's, gone meanwhile, or on a filesystem without locks: left alone.
+        with contextlib.suppress(OSError):
+            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(lock)
+
+
+def _take_place(staging: Path, output: Path, force: bool) -> None:
+    if _renameat2(staging, output, _RENAME_NOREPLACE):
         return
-    if not _exchange(staging, output):
-        # Without renameat2 (not Linux, or an old filesystem) there is a moment with no artifact, never with
-        # half of one.
-        backup = staging.with_name(staging.name + ".old")
-        output.rename(backup)
-        try:
-            staging.rename(output)
-        except OSError:
-            backup.rename(output)
-            raise
-        shutil.rmtree(backup, ignore_errors=True)
+    why = _occupied(output, force)
+    if why:
+        kept = _free_name(output, "new")
+        staging.rename(kept)
+        raise ExportError(
+            f"--output {output}: {why.split(';')[0]} now, made by somebody else; nothing of it was touched, "
+            f"the artifact is in {kept}"
+        )
+    with locked(output):
+        if not _renameat2(staging, output, _RENAME_EXCHANGE):
+            # No renameat2 (not Linux, or an old filesystem): a moment without an artifact, never half of one.
+            backup = staging.with_name(staging.name + ".old")
+            output.rename(backup)
+            try:
+                staging.rename(output)
+            except OSError:
+                backup.rename(output)
+                raise
+            backup.rename(staging)
+    why = _occupied(staging, force=True)
+    if why:
+        kept = _free_name(output, "old")
+        staging.rename(kept)
+        raise ExportError(f"--output {output}: the old folder {why.split(';')[0]}; it is kept as {kept}")
 
 
-def _exchange(left: Path, right: Path) -> bool:
+def _free_name(output: Path, word: str) -> Path:
+    names = (output.with_name(f"{output.name}.{word}{n or ''}") for n in range(10**6))
+    return next(path for path in names if not (path.exists() or path.is_symlink()))
+
+
+def _renameat2(left: Path, right: Path, flag: int) -> bool:
+    """Rename by one system call; False where what stands at `right` or the system forbids it."""
     try:
         renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
     except (AttributeError, OSError):
+        return flag == _RENAME_NOREPLACE and _rename_to_nothing(left, right)
+    if renameat2(_AT_FDCWD, os.fsencode(left), _AT_FDCWD, os.fsencode(right), flag) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.EINVAL, errno.ENOSYS):
+        return flag == _RENAME_NOREPLACE and _rename_to_nothing(left, right)
+    if code in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOENT):
         return False
-    return renameat2(_AT_FDCWD, os.fsencode(left), _AT_FDCWD, os.fsencode(right), _RENAME_EXCHANGE) == 0
+    raise OSError(code, os.strerror(code))
+
+
+def _rename_to_nothing(left: Path, right: Path) -> bool:
+    if right.exists() or right.is_symlink():
+        return False
+    left.rename(right)
+    return True
 
 
 def _sync(folder: Path) -> None:

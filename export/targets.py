@@ -1,6 +1,6 @@
 """The stages that turn a captured program into what each target loads, and what the manifest says of each."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,10 +9,10 @@ from torch.export import ExportedProgram
 
 from tblock.config import BlockConfig
 from tblock.export import aoti, onnx_model
-from tblock.export.options import ExportOptions
+from tblock.export.options import OPSETS, ExportOptions
 from tblock.export.recording import ENGINES, GRAPH, engine_entry
 from tblock.export.weights_file import Slice
-from tblock.manifest import WEIGHTS, TensorSpec
+from tblock.manifest import WEIGHTS, Artifact, TensorSpec
 from tblock.ranges import Range
 
 PACKAGE = "model.pt2"
@@ -20,7 +20,7 @@ PACKAGE = "model.pt2"
 
 @dataclass(frozen=True)
 class Job:
-    """What every stage works on."""
+    """What every stage works on; `described` is the artifact as far as it is made."""
 
     program: ExportedProgram
     configs: Sequence[BlockConfig]
@@ -30,6 +30,7 @@ class Job:
     weights: dict[str, Slice]
     folder: Path
     options: ExportOptions
+    described: Callable[[], Artifact]
 
 
 def stages_of(to: Sequence[str]) -> list[str]:
@@ -54,7 +55,7 @@ def run_stage(name: str, job: Job) -> dict[str, dict[str, Any]]:
 
 def _graph(job: Job) -> dict[str, dict[str, Any]]:
     graph = onnx_model.lower(
-        job.program, job.configs, job.inputs, job.outputs, job.weights, job.options.opset
+        job.program, job.configs, job.inputs, job.outputs, job.weights, job.options.opset or OPSETS[-1]
     )
     onnx_model.write(graph, job.folder / GRAPH)
     if "onnx" not in job.options.to:
@@ -75,6 +76,8 @@ def _graph(job: Job) -> dict[str, dict[str, Any]]:
 
 def _engine(flavour: str, job: Job) -> dict[str, Any]:
     from tblock.export.engine.builder import EngineOptions, build_engine
+    from tblock.export.engine.options import default_library
+    from tblock.export.trial import try_engine
 
     profile = {
         spec.name: (
@@ -84,12 +87,16 @@ def _engine(flavour: str, job: Job) -> dict[str, Any]:
         )
         for spec in job.inputs
     }
+    library = default_library()
     report = build_engine(
         job.folder / GRAPH,
         job.folder / ENGINES[flavour],
         flavour=flavour,  # type: ignore[arg-type]
         profiles=[profile],
-        options=EngineOptions(fusion=job.options.fusion, tf32=job.options.tf32),
+        options=EngineOptions(fusion=job.options.fusion or "auto", tf32=job.options.tf32),
+        judge=lambda path, report: try_engine(
+            job.described(), path, report, None if library is None else str(library)
+        ),
     )
     return engine_entry(report)
 

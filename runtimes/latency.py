@@ -59,6 +59,8 @@ def measure_artifact(
     names = chosen_runtimes(artifact, runtimes, torch_too=True)
     golden_path(artifact)
     sizes = [full_sizes(artifact.manifest, shape) for shape in shapes or [{}]]
+    if threads is not None and threads < 1:
+        raise ArtifactError(f"threads={threads}: must be at least 1")
     threads = threads or machine.usable_cpus()
     work = {"shapes": sizes, "seconds": seconds}
     asked = ask_each(

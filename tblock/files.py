@@ -4,6 +4,7 @@ errors of the disk in one line. Imports only the standard library.
 
 import contextlib
 import errno
+import fcntl
 import os
 import tempfile
 from collections.abc import Iterator
@@ -64,3 +65,25 @@ def disk_error(error: OSError) -> str:
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     what = "the disk is full" if full else error.strerror or str(error)
     return f"{what} ({error.filename})" if full and error.filename else what
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a folder against other processes that would change it; waits for the one that does.
+
+    A filesystem without locks lets everybody in.
+
+    Raises:
+        OSError: no such folder.
+    """
+    while True:
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            with contextlib.suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            # Another folder may have taken the name while this process waited.
+            if os.path.samestat(os.fstat(descriptor), os.stat(folder)):
+                yield
+                return
+        finally:
+            os.close(descriptor)

@@ -3,6 +3,7 @@
 Tensors are copied as stored; only layer number, depth, vocabulary and sliding window change.
 """
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -40,10 +41,11 @@ def copy_safetensors_layer(
 
     from tblock.weights import to_tensor
 
-    values = dict(checkpoint.fields.values)
+    # A copy to the bottom: transformers rewrites the dictionaries it is given.
+    values = copy.deepcopy(checkpoint.fields.values)
     values.setdefault("model_type", checkpoint.family)
     # The full config decides what kind of layer this one is; its own class does that, not our row.
-    full = transformers.AutoConfig.for_model(**values)
+    full = transformers.AutoConfig.for_model(**copy.deepcopy(values))
     # GPT-2 can scale scores by the layer's number: then the number has to stay.
     index = layer if values.get("scale_attn_by_inverse_layer_idx") else 0
     values[checkpoint.depth_key] = index + 1

@@ -4,7 +4,10 @@ Proves what names and shapes cannot: QK-norm order, RoPE layout, head grouping, 
 soft cap stand, the window's edge, how the router is normalised. Imports torch and transformers.
 """
 
+import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +18,8 @@ from tblock.checkpoints.checkpoint import Checkpoint
 from tblock.checkpoints.layer_copy import SMALL_WINDOW
 from tblock.checkpoints.reference import load_family_layer
 from tblock.config import BlockConfig
-from tblock.errors import ParityError
+from tblock.errors import ExportError, ParityError, RuntimeUnavailable
+from tblock.files import disk_error
 from tblock.weights import fill
 
 LIMITS = {"float32": 1e-5, "float64": 1e-12}
@@ -76,6 +80,61 @@ def probe(checkpoint: Checkpoint, layer: int, *, seed: int = 0) -> ProbeResult:
             "report it, or import with --no-verify-import"
         )
     return result
+
+
+def verify_import(
+    checkpoint: Checkpoint,
+    layers: Sequence[int],
+    wanted: bool | None,
+    progress: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any] | None:
+    """Compare the layers of a checkpoint with the family's own implementation, one of each config.
+
+    Args:
+        checkpoint: open.
+        layers: those to be exported.
+        wanted: False: not at all; None: where that implementation can run here, and a line says so where it
+            cannot.
+        progress: gets the lines.
+
+    Returns:
+        For the manifest, JSON-ready: `with` (package and version), `family`, `layers` compared, `worst` error
+        of a token and its `limit`; None where nothing was compared.
+
+    Raises:
+        ParityError: a layer differs.
+        RuntimeUnavailable: asked for, and cannot run here.
+        ExportError: the temporary folder is full.
+    """
+    if wanted is False:
+        return None
+    first = {checkpoint.config(layer): layer for layer in reversed(layers)}
+    worst = {}
+    for layer in sorted(first.values()):
+        progress(f"probing layer {layer} against the family's own implementation")
+        try:
+            found = probe(checkpoint, layer)
+        except RuntimeUnavailable as error:
+            if wanted:
+                raise
+            progress(f"probe skipped: {error}")
+            return None
+        except OSError as error:
+            raise ExportError(
+                f"{tempfile.gettempdir()}: {disk_error(error)} while layer {layer} was compared; set TMPDIR, "
+                "or import with --no-verify-import"
+            ) from error
+        worst[layer] = found.worst
+        progress(f"layer {layer} agrees with transformers' {found.family}: {found.worst:.1e} per token")
+    import transformers
+
+    return {
+        "with": f"transformers {transformers.__version__}",
+        "family": checkpoint.family,
+        "layers": sorted(worst),
+        "worst": max(worst.values()),
+        "limit": LIMITS["float32"],
+    }
 
 
 def measure(checkpoint: Checkpoint, layer: int, *, seed: int = 0) -> ProbeResult:

@@ -119,8 +119,12 @@ def load_family_layer(checkpoint: Checkpoint, layer: int, *, attention: str = "e
             model, report = auto.from_pretrained(
                 folder, dtype=torch.float32, attn_implementation=attention, output_loading_info=True, **more
             )
-        except TblockError:
-            raise
+        except (TblockError, OSError) as error:
+            # transformers says "OSError" of what it cannot read as well: only the system's own has a number.
+            if isinstance(error, TblockError) or error.errno is not None:
+                raise
+            lacking = _lacking(str(error), checkpoint.family, transformers.__version__)
+            raise lacking or _unreadable(checkpoint, error) from None
         except Exception as error:
             lacking = _lacking(str(error), checkpoint.family, transformers.__version__)
             raise lacking or _unreadable(checkpoint, error) from None

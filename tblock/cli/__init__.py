@@ -24,7 +24,10 @@ def main() -> None:
     from tblock.cli.verbs import call
 
     # Folders being written are removed on the way out, as for any other error.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        # Under nohup a hang-up is ignored, and stays so.
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda caught, _: sys.exit(128 + caught))
     try:
         sys.exit(call(app))
     except BrokenPipeError:

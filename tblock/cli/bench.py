@@ -1,5 +1,6 @@
 """`tblock bench`: time an artifact on every runtime that passes its check."""
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -75,10 +76,10 @@ def run(
 
 
 def _shape(text: str) -> dict[str, int]:
-    batch, cross, seq = text.partition("x")
-    if not (cross and batch.isdigit() and seq.isdigit()):
+    found = re.fullmatch(r"(\d+)x(\d+)", text, re.ASCII)
+    if found is None:
         raise ConfigError(f"--shapes {text!r}: wanted BxS, such as 1x128")
-    return {"B": int(batch), "S": int(seq)}
+    return {"B": int(found[1]), "S": int(found[2])}
 
 
 def milliseconds(seconds: float | None) -> str:

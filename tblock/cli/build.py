@@ -1,5 +1,7 @@
 """`tblock build`: an ONNX file or an artifact to a TensorRT or TensorRT-RTX engine."""
 
+import dataclasses
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -48,10 +50,10 @@ def run(
     json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
     """Build a TensorRT or TensorRT-RTX engine, in a process of its own."""
-    from tblock.cli.engine_trial import trial
     from tblock.export.engine.builder import EngineOptions, build_from_onnx
     from tblock.export.recording import ENGINES, GRAPH, record_engine
-    from tblock.manifest import NAME
+    from tblock.export.trial import try_engine
+    from tblock.manifest import NAME, read_artifact
 
     if runtime not in ENGINES:
         raise ConfigError(f"--runtime {runtime}: cannot be built; known: {', '.join(ENGINES)}")
@@ -75,7 +77,9 @@ def run(
     of_artifact = (folder / NAME).is_file() and graph == GRAPH
     if engine and (engine.parent / NAME).is_file():
         _refuse_listed(engine)
-    target = engine if engine or not of_artifact else folder / ENGINES[runtime]
+    # Into an artifact it gets its name, and its place in the manifest, once it is whole.
+    unnamed = folder / f".{ENGINES[runtime]}.{os.getpid()}.part"
+    target = engine if engine or not of_artifact else unnamed
     report = build_from_onnx(
         onnx,
         flavour=runtime,  # type: ignore[arg-type]
@@ -84,10 +88,13 @@ def run(
         opt_shapes=opt_shapes,
         max_shapes=max_shapes,
         options=options,
-        judge=(lambda path, report: trial(folder, path, report, library)) if of_artifact else None,
+        judge=(lambda path, report: try_engine(read_artifact(folder), path, report, library))
+        if of_artifact
+        else None,
     )
-    if of_artifact and engine is None:
-        record_engine(folder, runtime, report)
+    if target == unnamed:
+        artifact = record_engine(folder, runtime, report, unnamed)
+        report = dataclasses.replace(report, file=artifact.manifest.targets[runtime]["file"])
     if json:
         output.print_json(report.to_dict())
     else:

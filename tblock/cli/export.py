@@ -19,12 +19,14 @@ def run(
     dtype: Annotated[str, typer.Option(help="float32, float16 or bfloat16 (fp32, fp16, bf16).")] = "float32",
     batch: Annotated[str, typer.Option(help="MIN:OPT:MAX, MIN:MAX or one number.")] = "1:1:8",
     seq: Annotated[str | None, typer.Option(help="Likewise, in tokens; default 1:128:2048.")] = None,
-    opset: Annotated[int, typer.Option(help="Of the ONNX graph: 23 or 18.")] = 23,
+    opset: Annotated[int | None, typer.Option(help="Of the ONNX graph: 23 (the default) or 18.")] = None,
     padding_mask: Annotated[
         bool | None, typer.Option(help="The graph takes padding_mask [B, S]; default: where bidirectional.")
     ] = None,
     position_ids: Annotated[bool, typer.Option(help="The graph takes position_ids [B, S].")] = False,
-    fusion: Annotated[str, typer.Option(help="For TensorRT: plugin, native or auto.")] = "auto",
+    fusion: Annotated[
+        str | None, typer.Option(help="For TensorRT: plugin, native or auto (the default).")
+    ] = None,
     tf32: Annotated[bool, typer.Option("--tf32", help="Let TensorRT multiply float32 in TF32.")] = False,
     golden: Annotated[bool, typer.Option(help="Write golden data.")] = True,
     verify: Annotated[bool, typer.Option(help="Check the artifact on the runtimes of its targets.")] = True,
@@ -38,6 +40,7 @@ def run(
     """Export a block to an artifact folder."""
     import tblock
     from tblock.config import BlockConfig
+    from tblock.dtypes import float_dtype
     from tblock.errors import ConfigError
     from tblock.export.staging import check_output
     from tblock.ranges import Range
@@ -55,7 +58,7 @@ def run(
         raise ConfigError("--verify-import: only a --checkpoint can be verified")
     source: Any = tblock.preset(preset) if preset else BlockConfig.from_json(config) if config else checkpoint
     batch_range, seq_range = Range.parse(batch, "--batch"), spelling.optional_range(seq, "--seq")
-    full_dtype = spelling.dtype(dtype)
+    full_dtype = float_dtype(dtype)
     check_output(output_folder, force)
     output.progress("loading torch")
     from tblock.export.exporter import open_source, run_export
@@ -64,53 +67,19 @@ def run(
     options = ExportOptions(
         to=spelling.names(to), dtype=full_dtype, batch=batch_range, seq=seq_range, opset=opset,
         padding_mask=padding_mask, position_ids=position_ids, fusion=fusion,  # type: ignore[arg-type]
-        tf32=tf32, golden=golden,
-        force=force,
+        tf32=tf32, golden=golden, force=force,
     )  # fmt: skip
-    opened = open_source(source, layer=layer, layers=layers, name=preset or (config.name if config else ""))
-    if checkpoint:
-        _verify_import(opened, verify_import)
-    if verify and not golden:
-        output.progress("no golden data, so nothing to verify")
-    result = run_export(opened, output_folder, options, output.progress)
-    from tblock.cli.engine_trial import settle_fusion
-    from tblock.cli.export_report import print_report, verified
+    result = run_export(
+        open_source(source, layer=layer, layers=layers, name=preset or (config.name if config else "")),
+        output_folder,
+        options,
+        output.progress,
+        verify=verify,
+        verify_import=verify_import,
+    )
+    from tblock.cli.export_report import print_report
 
-    if fusion == "auto" and "tensorrt" in options.to:
-        result.artifact = settle_fusion(result.artifact, output.progress)
-    passed = verified(result, output.progress) if verify and golden else True
     print_report(result, json)
-    if not passed:
-        raise typer.Exit(1)
-
-
-def _verify_import(opened: Any, wanted: bool | None) -> None:
-    """Prove a layer of each config among the chosen ones by the family's own implementation.
-
-    Args:
-        opened: the CheckpointSource.
-        wanted: None: where that implementation can run here, and a line says so where it cannot.
-
-    Raises:
-        ParityError: the layers differ.
-        RuntimeUnavailable: asked for, and cannot run here.
-    """
-    from tblock.errors import RuntimeUnavailable
-
-    if wanted is False:
-        return
-    different = dict(zip(reversed(opened.configs), reversed(opened.layers), strict=True))
-    for layer in sorted(different.values()):
-        output.progress(f"probing layer {layer} against the family's own implementation")
-        from tblock.checkpoints.probe import probe
-
-        try:
-            found = probe(opened.checkpoint, layer)
-        except RuntimeUnavailable as error:
-            if wanted:
-                raise
-            output.progress(f"probe skipped: {error}")
-            return
-        output.progress(
-            f"layer {layer} agrees with transformers' {found.family}: {found.worst:.1e} per token"
-        )
+    error = result.error()
+    if error:
+        raise error

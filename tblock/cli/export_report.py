@@ -1,7 +1,6 @@
-"""What `tblock export` prints, and the check it ends with."""
+"""What `tblock export` prints."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tblock.cli import output
@@ -11,26 +10,6 @@ from tblock.manifest import Artifact
 if TYPE_CHECKING:
     from tblock.export.exporter import ExportResult
 
-RUNTIME_OF = {"onnx": "onnxruntime", "aoti": "aoti", "tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt-rtx"}
-"""Target to the runtime that loads it."""
-
-
-def verified(result: "ExportResult", progress: Callable[[str], None]) -> bool:
-    """Check the artifact on the runtimes of its targets and write the verdicts into its manifest.
-
-    Returns:
-        Whether every runtime that could run here passed.
-    """
-    from tblock.export.recording import record_verdicts
-    from tblock.runtimes import check
-
-    runtimes = [RUNTIME_OF[target] for target in result.artifact.manifest.targets]
-    rows = check(result.artifact.folder, runtimes, progress=progress)
-    kept = ("status", "ratio", "error", "eager_error", "where", "reason")
-    verdicts = {row.runtime: {name: getattr(row, name) for name in kept} for row in rows}
-    result.artifact = record_verdicts(result.artifact, verdicts)
-    return all(row.passed or row.status == "UNAVAILABLE" for row in rows)
-
 
 def print_report(result: "ExportResult", json: bool) -> None:
     """Stages with time and peak memory, then targets with files, forms and reasons, then verdicts."""
@@ -38,8 +17,16 @@ def print_report(result: "ExportResult", json: bool) -> None:
     weights = manifest.parameters * {"float32": 4}.get(manifest.dtype, 2)
     if json:
         stages = {name: dataclasses.asdict(stage) for name, stage in result.stages.items()}
-        output.print_json({"folder": str(result.artifact.folder), "weights_bytes": weights, "stages": stages,
-                           "targets": manifest.targets, "verdicts": manifest.verdicts})  # fmt: skip
+        output.print_json(
+            {
+                "folder": str(result.artifact.folder),
+                "weights_bytes": weights,
+                "stages": stages,
+                "targets": manifest.targets,
+                "failed": result.failed,
+                "verdicts": manifest.verdicts,
+            }
+        )
         return
     rows = [
         [name, f"{stage.seconds:.1f} s", output.size(stage.peak_bytes),

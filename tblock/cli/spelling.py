@@ -2,29 +2,7 @@
 
 from pathlib import Path
 
-from tblock.errors import ConfigError
 from tblock.ranges import Range
-
-DTYPES = {
-    "float32": "float32",
-    "fp32": "float32",
-    "float16": "float16",
-    "fp16": "float16",
-    "half": "float16",
-    "bfloat16": "bfloat16",
-    "bf16": "bfloat16",
-}
-
-
-def dtype(text: str) -> str:
-    """A dtype's full name.
-
-    Raises:
-        ConfigError: unknown; lists the known ones.
-    """
-    if text not in DTYPES:
-        raise ConfigError(f"--dtype {text!r}: unknown; known: {', '.join(DTYPES)}")
-    return DTYPES[text]
 
 
 def names(text: str) -> tuple[str, ...]:

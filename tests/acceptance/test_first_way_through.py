@@ -7,10 +7,10 @@ import pytest
 
 from tblock import Stack, preset
 from tblock.checkpoints import open_checkpoint
-from tblock.export import export
 from tblock.golden import read_golden
 from tblock.manifest import GOLDEN, Artifact
 from tblock.runtimes import check
+from tests.artifacts import export
 
 LAYERS = (0, 12, 13, 29)
 HERE = ("eager", "compile", "aoti", "onnxruntime")

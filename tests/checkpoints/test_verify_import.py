@@ -49,7 +49,7 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*arguments: object) -> None:
         raise ExportError("the export was reached")
 
-    monkeypatch.setattr(tblock.export.exporter, "run_export", stop)
+    monkeypatch.setattr(tblock.export.exporter, "load_libraries", stop)
 
 
 def no_transformers(monkeypatch: pytest.MonkeyPatch) -> None:

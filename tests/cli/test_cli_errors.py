@@ -17,12 +17,12 @@ from tests.cli.outcome import Run
 PRESETS = "tiny, transformer-2017, gpt2, bert-base, smollm2-135m, llama-3.2-1b, llama-3-8b"
 RUNTIMES = "eager, compile, aoti, onnxruntime, tensorrt, tensorrt-rtx"
 TARGETS = "onnx, aoti, tensorrt, tensorrt-rtx"
-DTYPES = "float32, fp32, float16, fp16, half, bfloat16, bf16"
+DTYPES = "float32, fp32, float, float16, fp16, half, bfloat16, bf16"
 
 
 @pytest.fixture(scope="module")
 def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from tblock.export import export
+    from tests.artifacts import export
 
     folder = tmp_path_factory.mktemp("cli") / "a"
     export(preset("tiny"), folder, seq=Range(1, 8, 16))
@@ -234,9 +234,9 @@ def test_misspelt_options_are_answered_by_the_parser_with_2(words: str, what: st
         ),
         (lambda f: (f / "manifest.json").write_text("{"), "bench", "manifest.json: cannot be read as JSON"),
         (
-            lambda f: swap(f / "manifest.json", '"1.0"', '"2.0"'),
+            lambda f: swap(f / "manifest.json", '"1.1"', '"2.0"'),
             "inspect",
-            "manifest.json: format 2.0, this tblock reads 1.0",
+            "manifest.json: format 2.0, this tblock reads 1.1",
         ),
     ],
     ids=["cut", "flipped", "golden-missing", "golden-flipped", "manifest-edited", "manifest-cut", "newer"],
@@ -311,14 +311,14 @@ def test_disk_that_fills_up_while_verdicts_are_written_exits_4(
     write = Path.write_text
 
     def full(self: Path, *words: Any, **options: Any) -> int:
-        if self.name.endswith(".new"):
+        if self.name.endswith(".part"):
             raise OSError(errno.ENOSPC, "No space left on device")
         return write(self, *words, **options)
 
     monkeypatch.setattr(Path, "write_text", full)
     done = run("export", "--preset", "tiny", "--seq", "1:8:16", "-o", tmp_path / "a")
     assert done.complaint == [
-        f"tblock: --output {tmp_path / 'a'}: the disk is full; the old artifact is intact"
+        f"tblock: {tmp_path / 'a' / 'manifest.json'}: the disk is full; nothing was changed"
     ]
     assert done.code == 4
     assert run("inspect", tmp_path / "a", "--verify").code == 0

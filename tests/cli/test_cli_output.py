@@ -38,11 +38,11 @@ def test_export_json_is_all_of_stdout_and_progress_is_on_stderr(exported: tuple[
     report = json.loads(done.out)
     assert report["folder"] == str(folder)
     assert report["weights_bytes"] == 4 * preset("tiny").parameter_count()
-    assert list(report["stages"]) == ["weights", "capture", "onnx", "golden"]
+    assert list(report["stages"]) == ["weights", "capture", "golden", "onnx"]
     assert report["targets"]["onnx"]["attention_reason"]
     assert report["verdicts"]["onnxruntime"]["status"] == "PASS"
     assert [line for line in done.err.splitlines() if line.startswith("... ")][:4] == [
-        "... loading torch", "... weights", "... capture", "... onnx",
+        "... loading torch", "... weights", "... capture", "... golden data",
     ]  # fmt: skip
 
 

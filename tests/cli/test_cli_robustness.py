@@ -11,10 +11,10 @@ import onnx
 import pytest
 
 from tblock import preset
-from tblock.cli import engine_trial
-from tblock.export import export
+from tblock.export.trial import try_engine
 from tblock.manifest import read_artifact
 from tblock.ranges import Range
+from tests.artifacts import export
 from tests.cli.outcome import Run
 
 SHAPES = ("--minShapes", "x:1x1x64", "--optShapes", "x:1x8x64", "--maxShapes", "x:2x16x64")
@@ -72,7 +72,7 @@ def test_rebuilt_engine_becomes_the_artifacts(run: Run, copy: Path) -> None:
     assert artifact.manifest.targets["tensorrt-rtx"]["profiles"] == [
         {"x": [[1, 1, 64], [1, 8, 64], [2, 16, 64]]}
     ]
-    assert artifact.path("model.rtx.engine").is_file()
+    assert artifact.path(artifact.manifest.targets["tensorrt-rtx"]["file"]).is_file()
 
 
 def test_engine_on_trial_is_judged_as_what_it_is(tiny: Path) -> None:
@@ -82,7 +82,7 @@ def test_engine_on_trial_is_judged_as_what_it_is(tiny: Path) -> None:
     artifact = read_artifact(tiny)
     entry = artifact.manifest.targets["tensorrt-rtx"]
     report = EngineReport.from_dict({k: v for k, v in entry.items() if k not in ("files", "graph")})
-    tried = engine_trial.trial(tiny, artifact.path("model.rtx.engine"), report, None)
+    tried = try_engine(artifact, artifact.path("model.rtx.engine"), report, None)
     assert tried.judged
     assert tried.correct or "no NVIDIA driver" in tried.detail
 
@@ -94,10 +94,11 @@ def test_engine_on_trial_without_golden_data_is_not_judged(tmp_path: Path, tiny:
     export(preset("tiny"), bare, golden=False, seq=Range(1, 16, 64))
     entry = read_artifact(tiny).manifest.targets["tensorrt-rtx"]
     report = EngineReport.from_dict({k: v for k, v in entry.items() if k not in ("files", "graph")})
-    assert not engine_trial.trial(bare, tiny / "model.rtx.engine", report, None).judged
+    assert not try_engine(read_artifact(bare), tiny / "model.rtx.engine", report, None).judged
 
 
-def test_terminated_export_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_terminated_export_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
     command = [
         sys.executable,
         "-c",
@@ -111,8 +112,8 @@ def test_terminated_export_leaves_nothing(tmp_path: Path) -> None:
     while "capture" not in process.stderr.readline():
         assert process.poll() is None
         time.sleep(0.01)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 128 + signal.SIGTERM
+    process.send_signal(number)
+    assert process.wait(60) == 128 + number
     assert list(tmp_path.iterdir()) == []
 
 

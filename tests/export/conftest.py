@@ -16,7 +16,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Artifact
     done: dict[str, Artifact] = {}
 
     def make(options: dict[str, Any] | None = None, **changes: Any) -> Artifact:
-        from tblock.export import export
+        from tests.artifacts import export
 
         key = repr((sorted((options or {}).items()), sorted(changes.items())))
         if key not in done:

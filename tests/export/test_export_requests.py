@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 import tblock
 from tblock import Block, BlockConfig, Stack, preset
 from tblock.errors import ArtifactError, ConfigError, ExportError, RuntimeUnavailable, TblockError, reason
-from tblock.export import aoti, export, options
+from tblock.export import aoti, options
 from tblock.export.golden import golden_shapes, padding_mask
 from tblock.export.memory import measured, resident_bytes
 from tblock.export.source import ModuleSource, parse_layers
@@ -28,6 +28,7 @@ from tblock.ranges import Range
 from tblock.runtimes import load
 from tblock.runtimes.verdict import judge
 from tblock.weights import tied_parameters
+from tests.artifacts import export
 
 Exported = Callable[..., Artifact]
 TINY = preset("tiny")

@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 
 from tblock import BlockConfig
-from tblock.export import attention_form, export
+from tblock.export import attention_form
 from tblock.export.golden import LONGEST, golden_notes, golden_shapes
 from tblock.ranges import Range
 from tblock.runtimes import load
 from tblock.runtimes.parity import judge_runner
+from tests.artifacts import export
 
 WINDOWED = BlockConfig(dim=32, num_heads=2, ffn_dim=24, sliding_window=64, max_position=4096)
 PLAIN = WINDOWED.replace(sliding_window=None)

@@ -12,11 +12,12 @@ from onnx import TensorProto
 from tblock import BlockConfig, Stack, preset
 from tblock.contract import DOMAIN, PLUGINS, RMS_NORM, SWIGLU
 from tblock.errors import ExportError
-from tblock.export import attention_form, export, onnx_bodies, onnx_model
+from tblock.export import attention_form, onnx_bodies, onnx_model
 from tblock.manifest import Artifact
 from tblock.runtimes import load
 from tblock.runtimes.parity import judge_runner
 from tblock.weights import random_block_weights
+from tests.artifacts import export
 from tests.export import onnx_reading as reading
 
 Exported = Callable[..., Artifact]

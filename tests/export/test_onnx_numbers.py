@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tblock import Block, BlockConfig
 from tblock.errors import ExportError
-from tblock.export import attention_form, capture, export, onnx_bodies, onnx_model, onnx_translation
+from tblock.export import attention_form, capture, onnx_bodies, onnx_model, onnx_translation
 from tblock.export import options as request
 from tblock.manifest import Artifact
 from tblock.ranges import Range
@@ -21,6 +21,7 @@ from tblock.runtimes.eager import build_module
 from tblock.runtimes.parity import judge_runner
 from tblock.runtimes.verdict import Verdict, judge
 from tblock.weights import DTYPES, to_array
+from tests.artifacts import export
 from tests.export import onnx_reading as reading
 from tests.export.odd_block import ODD, SMALL
 

@@ -10,7 +10,7 @@ from tests.runtimes import artifact_edits
 
 
 def _export(**options: Any) -> Any:
-    from tblock.export import export
+    from tests.artifacts import export
 
     return lambda folder: export(artifact_edits.ODD, folder, **artifact_edits.LIMITS, **options)
 
