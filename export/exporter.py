@@ -234,17 +234,13 @@ def run_export(
 
 def _judge(result: ExportResult, progress: Callable[[str], None]) -> None:
     """Check the artifact on every runtime of its targets and write the verdicts into its manifest."""
-    from tblock.export.plugins import library_path
+    from tblock.export.engine.options import library_for
     from tblock.runtimes import RUNTIMES, check
 
     targets = result.artifact.manifest.targets
     runtimes = [name for name, row in RUNTIMES.items() if row.target in targets]
-    library = library_path() if any(t.get("fusion") == "plugin" for t in targets.values()) else None
     result.rows = check(
-        result.artifact.folder,
-        runtimes,
-        plugin_library=None if library is None else str(library),
-        progress=progress,
+        result.artifact.folder, runtimes, plugin_library=library_for(targets), progress=progress
     )
     kept = ("status", "ratio", "error", "eager_error", "where", "reason")
     verdicts = {row.runtime: {name: getattr(row, name) for name in kept} for row in result.rows}

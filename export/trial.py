@@ -41,7 +41,8 @@ def try_engine(artifact: Artifact, engine: Path, report: EngineReport, library: 
         Path(scratch, NAME).write_text(manifest.to_json(), encoding="utf-8")
         batch, seq = report.profiles[0]["x"][1][:2]
         shapes = [{"B": batch, "S": seq}]
-        (timed,) = bench(scratch, [report.flavour], shapes=shapes, plugin_library=library)
+        used = library if report.fusion == "plugin" else None
+        (timed,) = bench(scratch, [report.flavour], shapes=shapes, plugin_library=used)
     if timed.median_s is None:
         return Trial(correct=False, milliseconds=float("inf"), detail=f"{timed.status}: {timed.reason}")
     detail = f"within the float64 budget; {timed.iterations} calls at {timed.case}"

@@ -36,19 +36,26 @@ def chosen_runtimes(artifact: Artifact, names: Sequence[str] | None, *, torch_to
     return [name for name in RUNTIMES if name in built or (name in free and (torch_too or not built))]
 
 
-def check_options(options: Mapping[str, Any]) -> None:
-    """Refuse an option that no runtime takes, or can take at that value.
+def check_options(options: Mapping[str, Any], names: Sequence[str]) -> None:
+    """Refuse an option that no runtime takes, or none of those asked, or that none can take at that value.
 
     Raises:
-        ArtifactError: names it and the known ones.
+        ArtifactError: names it and the known ones, or those that take it.
     """
-    known = sorted({option for row in RUNTIMES.values() for option in row.options})
     if options.get("threads") is not None and options["threads"] < 1:
         raise ArtifactError(f"threads={options['threads']}: must be at least 1")
+    takers: dict[str, list[str]] = {}
+    for name, row in RUNTIMES.items():
+        for option in row.options:
+            takers.setdefault(option, []).append(name)
     for option, value in options.items():
-        if option not in known:
+        if option not in takers:
+            known = ", ".join(sorted(takers))
+            raise ArtifactError(f"{option}={value!r}: no runtime has such an option; known: {known}")
+        if value is not None and not set(takers[option]) & set(names):
             raise ArtifactError(
-                f"{option}={value!r}: no runtime has such an option; known: {', '.join(known)}"
+                f"{option}={value!r}: nothing would read it, {', '.join(names)} does not take it; "
+                f"{', '.join(takers[option])} would"
             )
 
 

@@ -54,9 +54,9 @@ def measure_artifact(
     options: Mapping[str, Any],
 ) -> Iterator[tuple[CheckRow, list[BenchRow]]]:
     """As `tblock.runtimes.measure`."""
-    check_options(options)
     artifact = read_artifact(folder)
     names = chosen_runtimes(artifact, runtimes, torch_too=True)
+    check_options(options, names)
     golden_path(artifact)
     sizes = [full_sizes(artifact.manifest, shape) for shape in shapes or [{}]]
     if threads is not None and threads < 1:

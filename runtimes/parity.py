@@ -31,9 +31,9 @@ def check_artifact(
     options: Mapping[str, Any],
 ) -> list[CheckRow]:
     """As `tblock.runtimes.check`."""
-    check_options(options)
     artifact = read_artifact(folder)
     names = chosen_runtimes(artifact, runtimes, torch_too=False)
+    check_options(options, names)
     golden_path(artifact)
     asked = ask_each(artifact, names, options=options, timeout=timeout, progress=progress)
     return [row for row, _ in asked]

@@ -119,3 +119,10 @@ def default_library() -> Path | None:
     except (ImportError, AttributeError, OSError):
         return None
     return Path(path) if path is not None and Path(path).is_file() else None
+
+
+def library_for(targets: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """The plugin library that is here, where an engine among a manifest's targets has plugin layers."""
+    needed = any(entry.get("fusion") == "plugin" for entry in targets.values())
+    library = default_library() if needed else None
+    return None if library is None else str(library)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tblock.cli import output, spelling
+from tblock.cli import output, running, spelling
 from tblock.errors import ConfigError
 
 
@@ -47,17 +47,18 @@ def run(
     no_tf32: Annotated[bool, typer.Option("--noTF32", hidden=True, help="Always so, but for --tf32.")] = True,
     cache: Annotated[Path | None, typer.Option(help="Folder of the engine and timing caches.")] = None,
     timeout: Annotated[float, typer.Option(help="Of one build, in seconds.")] = 3600.0,
-    json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    json: running.Json = False,
 ) -> None:
     """Build a TensorRT or TensorRT-RTX engine, in a process of its own."""
     from tblock.export.engine.builder import EngineOptions, build_from_onnx
+    from tblock.export.engine.options import default_library
     from tblock.export.recording import ENGINES, GRAPH, record_engine
     from tblock.export.trial import try_engine
     from tblock.manifest import NAME, read_artifact
 
     if runtime not in ENGINES:
         raise ConfigError(f"--runtime {runtime}: cannot be built; known: {', '.join(ENGINES)}")
-    library = spelling.plugin_library(plugin_library)
+    library = plugin_library or default_library()
     asked = [name for name, on in (("fp16", fp16), ("bf16", bf16), ("int8", int8), ("best", best)) if on]
     options = EngineOptions(
         fusion=fusion,  # type: ignore[arg-type]
@@ -88,7 +89,11 @@ def run(
         opt_shapes=opt_shapes,
         max_shapes=max_shapes,
         options=options,
-        judge=(lambda path, report: try_engine(read_artifact(folder), path, report, library))
+        judge=(
+            lambda path, report: try_engine(
+                read_artifact(folder), path, report, None if library is None else str(library)
+            )
+        )
         if of_artifact
         else None,
     )

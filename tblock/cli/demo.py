@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tblock import machine
-from tblock.cli import output
-from tblock.cli.bench import milliseconds
-from tblock.cli.check import number, print_notes
+from tblock.cli import output, running
 
 if TYPE_CHECKING:
     from tblock.config import BlockConfig
@@ -30,7 +28,7 @@ def run(
     folder: Annotated[Path, typer.Option("-o", "--output", help="Artifact folder.")] = Path("tblock-demo"),
     preset: Annotated[str, typer.Option(help="A named config.")] = PRESET,
     dtype: Annotated[str, typer.Option(help="float32 or float16.")] = "float32",
-    json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    json: running.Json = False,
 ) -> None:
     """Export one block of a preset, run it everywhere this machine can, and print one table."""
     import tblock
@@ -49,7 +47,8 @@ def run(
     options = ExportOptions(to=to, dtype=full_dtype, force=True)
     opened = open_source(config, name=preset)
     with _compiling_meanwhile(config, full_dtype, progress):
-        artifact = run_export(opened, folder, options, progress, verify=False).artifact
+        exported = run_export(opened, folder, options, progress, verify=False)
+    artifact, why_not = exported.artifact, {**why_not, **exported.failed}
     # One process for each runtime, which is judged and then timed in it; alone, or the times are not its own.
     rows = [(check, timed) for check, (timed,) in measure(folder, ["all"], progress=progress)]
     progress.stop()
@@ -64,9 +63,12 @@ def run(
         table = [_cells(check, timed, artifact, why_not) for check, timed in rows]
         title = f"{preset}, one block, {full_dtype}, seeded weights: {folder}"
         output.print_table(header, table, title)
-        print_notes(timed for _, timed in rows)
+        running.print_notes(timed for _, timed in rows)
         print(f"took {progress.seconds():.0f} s; look closer with `tblock inspect {folder}`")
     code = exit_code(checks, asked=False)
+    error = exported.error()
+    if error:
+        raise error
     if code:
         raise typer.Exit(code)
 
@@ -162,6 +164,6 @@ def _cells(check: "CheckRow", timed: "BenchRow", artifact: "Artifact", why_not: 
     built = "-" if target is None else "yes" if target in artifact.manifest.targets else "no"
     reason = why_not.get(check.runtime, check.reason) if built == "no" else timed.reason
     ran = "yes" if check.shapes else "no"
-    errors = [number(check.error, ".2e"), number(check.eager_error, ".2e")]
+    errors = [running.number(check.error, ".2e"), running.number(check.eager_error, ".2e")]
     verdict = timed.status if check.shapes else "-"
-    return [check.runtime, built, ran, *errors, verdict, milliseconds(timed.median_s), reason]
+    return [check.runtime, built, ran, *errors, verdict, running.milliseconds(timed.median_s), reason]

@@ -4,12 +4,9 @@ import importlib.metadata
 import importlib.util
 import platform
 import shutil
-from typing import Annotated
-
-import typer
 
 from tblock import machine
-from tblock.cli import output
+from tblock.cli import output, running
 from tblock.errors import TblockError
 
 BUILDING = (
@@ -26,7 +23,7 @@ BUILDING = (
 """Package, the extra that brings it, what it is for; what runtimes need is in their rows."""
 
 
-def run(json: Annotated[bool, typer.Option("--json", help="For machines.")] = False) -> None:
+def run(json: running.Json = False) -> None:
     """Say what is installed, what is missing and what brings it."""
     rows = [["python", platform.python_version(), "", "tblock"]]
     for package, (extra, purpose) in packages().items():

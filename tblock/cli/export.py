@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tblock.cli import output, spelling
+from tblock.cli import output, running, spelling
 
 
 def run(
@@ -35,7 +35,7 @@ def run(
         typer.Option(help="Run the first layer against transformers' own; default: where that is installed."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an artifact that is there.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    json: running.Json = False,
 ) -> None:
     """Export a block to an artifact folder."""
     import tblock

@@ -4,7 +4,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from tblock.cli import output
-from tblock.cli.check import number
+from tblock.cli.running import number
 from tblock.manifest import Artifact
 
 if TYPE_CHECKING:

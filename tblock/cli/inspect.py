@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from tblock.cli import output
+from tblock.cli import output, running
 
 
 def run(
@@ -13,7 +13,7 @@ def run(
     verify: Annotated[
         bool, typer.Option("--verify", help="Also read every file and compare its digest.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    json: running.Json = False,
 ) -> None:
     """Say what an artifact holds: fused nodes, attention form, opset, sizes, parameters, FLOPs."""
     from tblock.cli.export_report import print_targets, print_verdicts

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from tblock.cli import output
+from tblock.cli import output, running
 
 
 class What(StrEnum):
@@ -18,7 +18,7 @@ class What(StrEnum):
 
 def run(
     what: Annotated[What, typer.Argument(help="presets, families or runtimes.")],
-    json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    json: running.Json = False,
 ) -> None:
     """List presets, families or runtimes."""
     header, rows = {"presets": _presets, "families": _families, "runtimes": _runtimes}[what.value]()

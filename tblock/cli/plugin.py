@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tblock.cli import output
+from tblock.cli import output, running
 from tblock.cli.verbs import Verbs
 from tblock.errors import ExportError
 
@@ -39,7 +39,7 @@ def build(
 @app.command(name="list")
 def list_(
     every: Annotated[bool, typer.Option("--all", help="Each kernel variant on a line of its own.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    json: running.Json = False,
 ) -> None:
     """Say what the library holds: creators, and the kernel variants with their resources."""
     from tblock.export import plugins
