@@ -33,11 +33,12 @@ from tests.artifacts import export
 Exported = Callable[..., Artifact]
 TINY = preset("tiny")
 TARGETS = "onnx, aoti, tensorrt, tensorrt-rtx"
+DTYPES = "float32, fp32, float16, fp16, half, bfloat16, bf16"
 
 REFUSED: list[tuple[str, dict[str, Any], type[TblockError], str]] = [
     ("target", {"to": ("onnx", "tflite")}, ConfigError, f"--to tflite: unknown; known: {TARGETS}"),
     ("no-target", {"to": ()}, ConfigError, f"--to: no target; known: {TARGETS}"),
-    ("dtype", {"dtype": "float8"}, ConfigError, "--dtype float8: unknown; known: float32, float16, bfloat16"),
+    ("dtype", {"dtype": "float8"}, ConfigError, f"--dtype 'float8': unknown; known: {DTYPES}"),
     ("opset", {"opset": 17}, ConfigError, "--opset 17: unknown; known: 18, 23"),
     ("fusion", {"fusion": "both"}, ConfigError, "--fusion both: unknown; known: plugin, native, auto"),
     ("long", {"seq": Range(1, 8, 4096)}, ConfigError, "--seq 1:8:4096: MAX is above max_position=512"),
@@ -329,12 +330,12 @@ def test_artifact_with_damaged_weights_names_the_file(
 def test_progress_names_every_stage_once(tmp_path: Path) -> None:
     lines: list[str] = []
     export(TINY, tmp_path / "a", seq=Range(1, 8, 16), progress=lines.append)
-    assert lines == ["weights", "capture", "onnx", "golden data"]
+    assert lines == ["weights", "capture", "golden data", "onnx"]
 
 
 def test_aoti_without_a_compiler_names_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(aoti.shutil, "which", lambda name: None)
-    with pytest.raises(RuntimeUnavailable, match=r"^aoti: no C\+\+ compiler found; install g\+\+ "):
+    monkeypatch.setattr("tblock.machine.cxx_compiler", lambda *names: None)
+    with pytest.raises(RuntimeUnavailable, match=r"^--to aoti: no C\+\+ compiler found .*; install g\+\+ "):
         export(TINY, tmp_path / "a", to=("aoti",), seq=Range(1, 8, 16))
     assert list(tmp_path.iterdir()) == []
 
