@@ -33,7 +33,7 @@ from tests.artifacts import export
 Exported = Callable[..., Artifact]
 TINY = preset("tiny")
 TARGETS = "onnx, aoti, tensorrt, tensorrt-rtx"
-DTYPES = "float32, fp32, float16, fp16, half, bfloat16, bf16"
+DTYPES = "float32, fp32, float, float16, fp16, half, bfloat16, bf16"
 
 REFUSED: list[tuple[str, dict[str, Any], type[TblockError], str]] = [
     ("target", {"to": ("onnx", "tflite")}, ConfigError, f"--to tflite: unknown; known: {TARGETS}"),
