@@ -20,13 +20,14 @@ import onnx_ir.passes.common as passes
 import torch
 from torch.export import ExportedProgram
 
+from tblock.checkpoints.safetensors_source import Entry
 from tblock.config import BlockConfig
 from tblock.contract import DOMAIN, PLUGINS
 from tblock.errors import ExportError, reason
 from tblock.export import attention_form, onnx_bodies
 from tblock.export.fuse_add_pass import FuseAddPass
 from tblock.export.onnx_translation import translation_table
-from tblock.export.weights_file import Slice
+from tblock.export.weights_file import as_external
 from tblock.manifest import TensorSpec
 
 IR_VERSION = 10
@@ -49,7 +50,7 @@ def lower(
     configs: Sequence[BlockConfig],
     inputs: Sequence[TensorSpec],
     outputs: Sequence[TensorSpec],
-    weights: dict[str, Slice],
+    weights: dict[str, Entry],
     opset: int,
 ) -> OnnxGraph:
     """Translate a captured program.
@@ -119,12 +120,12 @@ def _name_ends(model: ir.Model, inputs: Sequence[TensorSpec], outputs: Sequence[
             value.shape = ir.Shape(spec.dims)
 
 
-def _store_weights_outside(model: ir.Model, weights: dict[str, Slice]) -> None:
+def _store_weights_outside(model: ir.Model, weights: dict[str, Entry]) -> None:
     """Point every parameter into the weights file; small constants and RoPE tables stay in the graph."""
     for name, value in model.graph.initializers.items():
         part = weights.get(name)
         if part is not None:
-            value.const_value = part.as_external(name)
+            value.const_value = as_external(part, name)
 
 
 def _clean(model: ir.Model) -> None:

@@ -7,11 +7,11 @@ from typing import Any
 
 from torch.export import ExportedProgram
 
+from tblock.checkpoints.safetensors_source import Entry
 from tblock.config import BlockConfig
 from tblock.export import aoti, onnx_model
 from tblock.export.options import OPSETS, ExportOptions
 from tblock.export.recording import ENGINES, GRAPH, engine_entry
-from tblock.export.weights_file import Slice
 from tblock.manifest import WEIGHTS, Artifact, TensorSpec
 from tblock.ranges import Range
 
@@ -27,7 +27,7 @@ class Job:
     inputs: Sequence[TensorSpec]
     outputs: Sequence[TensorSpec]
     ranges: dict[str, Range]
-    weights: dict[str, Slice]
+    weights: dict[str, Entry]
     folder: Path
     options: ExportOptions
     described: Callable[[], Artifact]

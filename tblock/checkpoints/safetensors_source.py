@@ -30,11 +30,21 @@ MAX_HEADER = 100_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Entry:
+class Entry:
+    """One tensor's place.
+
+    Attributes:
+        file: mapped.
+        dtype: the format's name, such as BF16.
+        shape: as stored.
+        offset, length: bytes from the start of the file.
+    """
+
     file: MappedFile
     dtype: str
     shape: tuple[int, ...]
     offset: int
+    length: int
 
 
 _MAX_RANK, _MAX_VALUES = 32, 2**48
@@ -56,9 +66,9 @@ class SafetensorsSource:
             ConfigError: a file is missing, truncated or malformed, or shards and index disagree.
         """
         self.path, self.bytes_read = path, 0
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, Entry] = {}
         for file in files:
-            for name, entry in _read_header(file).items():
+            for name, entry in read_header(file).items():
                 if name in self._entries:
                     other = self._entries[name].file.path.name
                     raise ConfigError(f"{path}: tensor {name} is in two shards, {other} and {file.name}")
@@ -99,7 +109,7 @@ class SafetensorsSource:
         return array
 
 
-def _dtype(entry: _Entry, name: str) -> np.dtype:
+def _dtype(entry: Entry, name: str) -> np.dtype:
     if entry.dtype not in _DTYPES:
         raise ConfigError(
             f"{entry.file.path}: tensor {name} has dtype {entry.dtype}, wanted {', '.join(_DTYPES)}; "
@@ -108,7 +118,17 @@ def _dtype(entry: _Entry, name: str) -> np.dtype:
     return np.dtype(_DTYPES[entry.dtype])
 
 
-def _read_header(path: Path) -> dict[str, _Entry]:
+def read_header(path: Path) -> dict[str, Entry]:
+    """Where each tensor of one file lies.
+
+    Raises:
+        ConfigError: missing, truncated or malformed.
+    """
+    """Where each tensor of one file lies.
+
+    Raises:
+        ConfigError: missing, truncated or malformed.
+    """
     file = MappedFile(path)
     length = int.from_bytes(file.raw(0, 8), "little")
     if file.size < 8 or not 2 <= length <= MAX_HEADER or file.raw(8, 1) != b"{":
@@ -139,7 +159,9 @@ def _read_header(path: Path) -> dict[str, _Entry]:
             raise ConfigError(
                 f"{path}: tensor {name} has {end - begin} bytes, not those of {dtype} {list(shape)}"
             )
-        entries[name] = _Entry(file=file, dtype=dtype, shape=shape, offset=8 + length + begin)
+        entries[name] = Entry(
+            file=file, dtype=dtype, shape=shape, offset=8 + length + begin, length=end - begin
+        )
         position = end
     if 8 + length + position != file.size:
         kind = "truncated" if 8 + length + position > file.size else "longer than its header says"

@@ -16,12 +16,13 @@ from safetensors.numpy import load_file
 
 import tblock
 from tblock import Block, BlockConfig, Stack, preset
+from tblock.checkpoints.safetensors_source import read_header
 from tblock.errors import ArtifactError, ConfigError, ExportError, RuntimeUnavailable, TblockError, reason
 from tblock.export import aoti, options
 from tblock.export.golden import golden_shapes, padding_mask
 from tblock.export.memory import measured, resident_bytes
 from tblock.export.source import ModuleSource, parse_layers
-from tblock.export.weights_file import locate, write_weights
+from tblock.export.weights_file import write_weights
 from tblock.golden import read_golden
 from tblock.manifest import GOLDEN, NAME, Artifact, digest, read_artifact
 from tblock.ranges import Range
@@ -276,7 +277,7 @@ def test_parameters_tied_inside_and_across_blocks_are_stored_once_and_right(tmp_
 def test_weights_of_two_names_are_written_once(tmp_path: Path) -> None:
     one, two = torch.randn(3, 5), torch.randn(7)
     slices = write_weights({"a": one, "b": two, "c": one}, tmp_path / "w")
-    assert set(locate(tmp_path / "w")) == {"a", "b"}
+    assert set(read_header(tmp_path / "w")) == {"a", "b"}
     assert slices["c"] == slices["a"] != slices["b"]
     data = (tmp_path / "w").read_bytes()
     for name, tensor in (("a", one), ("b", two)):
