@@ -20,7 +20,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from tblock.errors import ArtifactError, ConfigError, ExportError, reason
-from tblock.files import disk_error, locked
+from tblock.files import disk_error, locked, system_error
 from tblock.manifest import NAME, read_artifact
 
 _AT_FDCWD = -100
@@ -119,13 +119,11 @@ def staged_folder(output: Path, force: bool) -> Iterator[Path]:
 
 def write_error(output: Path, error: OSError | SafetensorError) -> ExportError:
     """One line for a failed write: what the system said, and that nothing was lost."""
-    if isinstance(error, SafetensorError):
-        # Its errors are no OSError; the system's number stands in the message.
-        found = re.search(r"\(os error (\d+)\)", str(error))
-        what = disk_error(OSError(int(found[1]), os.strerror(int(found[1])))) if found else reason(error)
-    else:
-        elsewhere = error.filename and not Path(os.fsdecode(error.filename)).is_relative_to(output.parent)
-        what = f"{os.fsdecode(error.filename)}: {disk_error(error)}" if elsewhere else disk_error(error)
+    system = system_error(error)
+    what = reason(error) if system is None else disk_error(system)
+    named = None if system is None or not system.filename else Path(os.fsdecode(system.filename))
+    if named and not named.is_relative_to(output.parent):
+        what = f"{named}: {what}"
     kept = "the old artifact is intact" if output.exists() else "nothing was left behind"
     return ExportError(f"--output {output}: {what}; {kept}")
 

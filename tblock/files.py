@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -65,6 +66,14 @@ def disk_error(error: OSError) -> str:
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     what = "the disk is full" if full else error.strerror or str(error)
     return f"{what} ({error.filename})" if full and error.filename else what
+
+
+def system_error(error: BaseException) -> OSError | None:
+    """The system's own error: the one given, or that whose number stands in a message of safetensors."""
+    if isinstance(error, OSError):
+        return error if error.errno is not None else None
+    found = re.search(r"\(os error (\d+)\)", str(error))
+    return OSError(int(found[1]), os.strerror(int(found[1]))) if found else None
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ from tblock.checkpoints.checkpoint import Checkpoint
 from tblock.checkpoints.gguf_source import GgufSource
 from tblock.checkpoints.layer_copy import GGUF_NAME, copy_gguf_layer, copy_safetensors_layer, gguf_config
 from tblock.errors import ConfigError, RuntimeUnavailable, TblockError
+from tblock.files import system_error
 
 _LISTS = ("layers", "h", "encoder.layer", "transformer.layer", "encoder.layers")
 """Where transformers' base models keep their layers."""
@@ -119,13 +120,13 @@ def load_family_layer(checkpoint: Checkpoint, layer: int, *, attention: str = "e
             model, report = auto.from_pretrained(
                 folder, dtype=torch.float32, attn_implementation=attention, output_loading_info=True, **more
             )
-        except (TblockError, OSError) as error:
-            # transformers says "OSError" of what it cannot read as well: only the system's own has a number.
-            if isinstance(error, TblockError) or error.errno is not None:
-                raise
-            lacking = _lacking(str(error), checkpoint.family, transformers.__version__)
-            raise lacking or _unreadable(checkpoint, error) from None
+        except TblockError:
+            raise
         except Exception as error:
+            # transformers says "OSError" of what it cannot read as well: only the system's own has a number.
+            system = system_error(error)
+            if system is not None:
+                raise system from error
             lacking = _lacking(str(error), checkpoint.family, transformers.__version__)
             raise lacking or _unreadable(checkpoint, error) from None
     own = {id(p) for p in _layer_list(model.base_model)[index].parameters()}

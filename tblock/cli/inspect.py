@@ -1,7 +1,7 @@
 """`tblock inspect`: what an artifact holds."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -44,6 +44,8 @@ def run(
     )
     print(f"  parameters: {manifest.parameters} ({output.number(manifest.parameters)})")
     print(f"  FLOPs at B {batch} S {seq}: {flops} ({output.number(flops)})")
+    if source["kind"] == "checkpoint":
+        print(f"  import: {_import_line(source.get('import_verified'))}")
     for end, specs in (("input", manifest.inputs), ("output", manifest.outputs)):
         for spec in specs:
             print(f"  {end} {spec.name}: {spec.dtype} [{', '.join(map(str, spec.dims))}]")
@@ -52,3 +54,14 @@ def run(
     print_verdicts(manifest.verdicts)
     for note in manifest.notes:
         print(f"note: {note}")
+
+
+def _import_line(verified: dict[str, Any] | None) -> str:
+    """What the weights were compared with when they were read, and how near they came."""
+    if not verified:
+        return "not verified against the family's own code"
+    layers = ", ".join(map(str, verified["layers"]))
+    return (
+        f"layer {layers} within {verified['worst']:.1e} per token of {verified['with']} "
+        f"(limit {verified['limit']:.0e})"
+    )

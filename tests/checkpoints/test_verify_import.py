@@ -1,17 +1,23 @@
 """`tblock export --checkpoint`: the probe before the export, its refusal, and where it cannot run."""
 
+import errno
 import json
 import re
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import transformers
+from safetensors import SafetensorError
 
 import tblock.export.exporter
+from tblock.checkpoints.probe import LIMITS
 from tblock.cli import main
 from tblock.errors import ExportError
+from tblock.manifest import read_artifact
 from tests.families.family_cases import CASES, save_model
 from tests.families.faults import FAULTS
 
@@ -64,7 +70,46 @@ def test_sound_checkpoint_is_probed_at_its_first_chosen_layer_and_exported(
     assert [
         line for line in lines if re.search(r"layer 1 agrees with transformers' llama: \S+ per token", line)
     ]
-    assert (tmp_path / "a" / "manifest.json").exists()
+    verified = read_artifact(tmp_path / "a").manifest.source["import_verified"]
+    assert verified["with"] == f"transformers {transformers.__version__}"
+    assert (verified["family"], verified["layers"]) == ("llama", [1])
+    assert 0 < verified["worst"] <= verified["limit"] == LIMITS["float32"]
+    line = f"  import: layer 1 within {verified['worst']:.1e} per token of transformers "
+    assert any(text.startswith(line) for text in inspected(tmp_path / "a"))
+
+
+def inspected(folder: Path) -> list[str]:
+    """What `tblock inspect` prints."""
+    command = [sys.executable, "-c", "from tblock.cli import main; main()", "inspect", str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def test_import_that_nobody_compared_says_so(folder: Path, export: Export, tmp_path: Path) -> None:
+    code, _ = export("--checkpoint", folder, "--no-verify-import", "--seq", "1:7:16")
+    assert code == 0
+    assert read_artifact(tmp_path / "a").manifest.source["import_verified"] is None
+    assert "  import: not verified against the family's own code" in inspected(tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+    ],
+    ids=["system", "safetensors"],
+)
+def test_full_temporary_folder_is_not_blamed_on_the_checkpoint(
+    error: Exception, folder: Path, export: Export, stub: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("safetensors.torch.save_file", full)
+    code, lines = export("--checkpoint", folder)
+    assert code == ExportError.exit_code
+    assert lines[-1].startswith(f"tblock: {tempfile.gettempdir()}: the disk is full")
+    assert "set TMPDIR" in lines[-1]
 
 
 def test_layer_that_differs_is_refused_before_anything_is_written(

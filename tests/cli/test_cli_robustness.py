@@ -1,16 +1,18 @@
 """What must not look like a verdict: crashes, nothing that ran, other people's graphs, a killed export."""
 
+import os
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
 
 from tblock import preset
+from tblock.export.staging import staged_folder
 from tblock.export.trial import try_engine
 from tblock.manifest import read_artifact
 from tblock.ranges import Range
@@ -65,9 +67,20 @@ def test_engine_of_another_graph_does_not_become_the_artifacts(run: Run, copy: P
     assert "is a file of the artifact there" in refused.complaint[0]
 
 
-def test_rebuilt_engine_becomes_the_artifacts(run: Run, copy: Path) -> None:
+@pytest.mark.parametrize("link", [os.link, os.symlink])
+def test_rebuilt_engine_becomes_the_artifacts(link: Any, run: Run, tiny: Path, tmp_path: Path) -> None:
+    """Of an artifact made of links as well, as hub caches and copies that save space are."""
+    copy = tmp_path / "linked"
+    copy.mkdir()
+    for path in tiny.iterdir():
+        link(path, copy / path.name)
+    with pytest.raises(onnx.checker.ValidationError, match=r"hard links|symbolic link"):
+        # The twin: the checker, given the file.
+        onnx.checker.check_model(str(copy / "model.onnx"))
+    before = (tiny / "manifest.json").read_bytes()
     done = run("build", copy, "--runtime", "tensorrt-rtx", *SHAPES)
     assert done.code == 0, done.err
+    assert (tiny / "manifest.json").read_bytes() == before
     artifact = read_artifact(copy)
     assert artifact.manifest.targets["tensorrt-rtx"]["profiles"] == [
         {"x": [[1, 1, 64], [1, 8, 64], [2, 16, 64]]}
@@ -97,24 +110,32 @@ def test_engine_on_trial_without_golden_data_is_not_judged(tmp_path: Path, tiny:
     assert not try_engine(read_artifact(bare), tiny / "model.rtx.engine", report, None).judged
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_terminated_export_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-c",
-        "from tblock.cli import main; main()",
-        "export",
-        "--preset",
-        "llama-3.2-1b",
-    ]
-    process = subprocess.Popen([*command, "-o", str(tmp_path / "out")], stderr=subprocess.PIPE, text=True)
+def signalled(number: signal.Signals, folder: Path, before: str = "") -> int:
+    """Exit code of an export that gets a signal while it captures."""
+    code = f"import tblock.cli\n{before}\ntblock.cli.main()"
+    words = ["export", "--preset", "tiny", "--no-verify", "-o", str(folder / "deep" / "out")]
+    process = subprocess.Popen([sys.executable, "-c", code, *words], stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     while "capture" not in process.stderr.readline():
         assert process.poll() is None
-        time.sleep(0.01)
     process.send_signal(number)
-    assert process.wait(60) == 128 + number
+    return process.wait(60)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_export_told_to_stop_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
+    assert signalled(number, tmp_path) == 128 + number
     assert list(tmp_path.iterdir()) == []
+
+
+def test_export_that_hears_no_signal_is_caught_and_swept_by_the_next(tmp_path: Path) -> None:
+    """The twin leaves its hidden folder; the next export to the same path takes it away."""
+    deaf = "tblock.cli.signal.signal = lambda *_: None"
+    assert signalled(signal.SIGHUP, tmp_path, deaf) == -signal.SIGHUP
+    (left,) = (tmp_path / "deep").iterdir()
+    assert left.name.startswith(".out.")
+    with staged_folder(tmp_path / "deep" / "out", force=False) as folder:
+        assert list((tmp_path / "deep").iterdir()) == [folder]
 
 
 def test_reader_that_goes_away_is_no_error() -> None:
