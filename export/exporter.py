@@ -18,12 +18,12 @@ from tblock.block import Block, Stack
 from tblock.checkpoints import open_checkpoint
 from tblock.config import BlockConfig
 from tblock.errors import ConfigError, ExportError, ParityError, TblockError
+from tblock.export.block_source import CheckpointSource, ConfigSource, ModuleSource, Source, parse_layers
 from tblock.export.capture import capture, example_sizes
-from tblock.export.golden import golden_notes, make_golden
+from tblock.export.golden_cases import golden_notes, make_golden
 from tblock.export.memory import Stage, load_libraries, measured, resident_bytes
-from tblock.export.options import ExportOptions, checked
 from tblock.export.recording import GRAPH, record_verdicts
-from tblock.export.source import CheckpointSource, ConfigSource, ModuleSource, Source, parse_layers
+from tblock.export.request import ExportOptions, checked
 from tblock.export.staging import check_output, staged_folder
 from tblock.export.targets import Job, run_stage, stages_of
 from tblock.export.weights_file import write_weights

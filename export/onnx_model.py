@@ -60,7 +60,7 @@ def lower(
         configs: of its blocks.
         inputs, outputs: names and dims of the graph's ends, in order.
         weights: where each parameter lies in the weights file.
-        opset: one of `tblock.export.options.OPSETS`.
+        opset: one of `tblock.export.request.OPSETS`.
 
     Raises:
         ExportError: torch.onnx failed, or the graph misses a promise above.

@@ -10,8 +10,8 @@ from torch.export import ExportedProgram
 from tblock.checkpoints.safetensors_source import Entry
 from tblock.config import BlockConfig
 from tblock.export import aoti, onnx_model
-from tblock.export.options import OPSETS, ExportOptions
 from tblock.export.recording import ENGINES, GRAPH, engine_entry
+from tblock.export.request import OPSETS, ExportOptions
 from tblock.manifest import WEIGHTS, Artifact, TensorSpec
 from tblock.ranges import Range
 

@@ -40,7 +40,7 @@ def run(
     progress = _Clock()
     progress("loading torch")
     from tblock.export.exporter import open_source, run_export
-    from tblock.export.options import ExportOptions
+    from tblock.export.request import ExportOptions
     from tblock.runtimes import exit_code, measure
 
     to, why_not = _targets()

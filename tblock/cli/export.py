@@ -62,7 +62,7 @@ def run(
     check_output(output_folder, force)
     output.progress("loading torch")
     from tblock.export.exporter import open_source, run_export
-    from tblock.export.options import ExportOptions
+    from tblock.export.request import ExportOptions
 
     options = ExportOptions(
         to=spelling.names(to), dtype=full_dtype, batch=batch_range, seq=seq_range, opset=opset,

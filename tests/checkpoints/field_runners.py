@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from tblock import BlockConfig
 from tblock.export.onnx_model import OnnxGraph, lower
-from tblock.export.options import OPSETS
+from tblock.export.request import OPSETS
 from tblock.manifest import TensorSpec
 from tblock.weights import DTYPES
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import tblock.rope_table
 from tblock import Block, BlockConfig
 from tblock.checkpoints.rope_layout import with_rope_layout
-from tblock.export.options import OPSETS
+from tblock.export.request import OPSETS
 from tblock.rope import inverse_frequencies, rope_tables
 from tblock.weights import fill, random_block_weights
 from tests.checkpoints.field_runners import IN_ONNX, LIMIT, RUNNERS, lowered, rows_off

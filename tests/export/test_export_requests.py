@@ -18,10 +18,10 @@ import tblock
 from tblock import Block, BlockConfig, Stack, preset
 from tblock.checkpoints.safetensors_source import read_header
 from tblock.errors import ArtifactError, ConfigError, ExportError, RuntimeUnavailable, TblockError, reason
-from tblock.export import aoti, options
-from tblock.export.golden import golden_shapes, padding_mask
+from tblock.export import aoti, request
+from tblock.export.block_source import ModuleSource, parse_layers
+from tblock.export.golden_cases import golden_shapes, padding_mask
 from tblock.export.memory import measured, resident_bytes
-from tblock.export.source import ModuleSource, parse_layers
 from tblock.export.weights_file import write_weights
 from tblock.golden import read_golden
 from tblock.manifest import GOLDEN, NAME, Artifact, digest, read_artifact
@@ -71,7 +71,7 @@ def test_request_without_sense_is_refused_before_anything_is_written(
 
 def test_bfloat16_for_other_targets_is_not_refused() -> None:
     """Twin of C11's row above: the gate is about ONNX Runtime, not about the dtype."""
-    ranges, inputs, _ = options.checked(options.ExportOptions(to=("aoti",), dtype="bfloat16"), [TINY])
+    ranges, inputs, _ = request.checked(request.ExportOptions(to=("aoti",), dtype="bfloat16"), [TINY])
     assert inputs[0].dtype == "bfloat16"
     assert ranges["S"] == Range(1, 128, 512)
 
@@ -80,16 +80,16 @@ def test_bfloat16_for_other_targets_is_not_refused() -> None:
 def test_target_whose_package_is_missing_names_the_extra(
     target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(options.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(request.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(RuntimeUnavailable) as caught:
-        options.checked(options.ExportOptions(to=(target,)), [TINY])
+        request.checked(request.ExportOptions(to=(target,)), [TINY])
     package = target.replace("-", "_")
     assert str(caught.value) == f"--to {target}: {package} is not installed; pip install 'tblock[{target}]'"
 
 
 def test_position_ids_without_rope_are_refused() -> None:
     with pytest.raises(ConfigError, match="position_ids=True: the block has no RoPE"):
-        options.checked(options.ExportOptions(position_ids=True), [preset("gpt2")])
+        request.checked(request.ExportOptions(position_ids=True), [preset("gpt2")])
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_position_ids_without_rope_are_refused() -> None:
 def test_graph_inputs_follow_from_block_and_request(
     name: str, asked: dict[str, Any], expected: list[str]
 ) -> None:
-    _, inputs, outputs = options.checked(options.ExportOptions(**asked), [preset(name)])
+    _, inputs, outputs = request.checked(request.ExportOptions(**asked), [preset(name)])
     assert [spec.name for spec in inputs] == expected
     assert outputs[0].dims == ("B", "S", preset(name).dim)
 

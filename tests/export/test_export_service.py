@@ -11,8 +11,8 @@ import tblock.export
 from tblock import Stack, preset
 from tblock.errors import ConfigError, ExportError, ParityError, TblockError
 from tblock.export import exporter, onnx_bodies
-from tblock.export.options import ExportOptions, checked
-from tblock.export.source import ModuleSource, parse_layers
+from tblock.export.block_source import ModuleSource, parse_layers
+from tblock.export.request import ExportOptions, checked
 from tblock.manifest import Artifact, read_artifact
 from tblock.ranges import Range
 from tblock.runtimes import RUNTIMES, CheckRow

@@ -7,7 +7,7 @@ import pytest
 
 from tblock import BlockConfig
 from tblock.export import attention_form
-from tblock.export.golden import LONGEST, golden_notes, golden_shapes
+from tblock.export.golden_cases import LONGEST, golden_notes, golden_shapes
 from tblock.ranges import Range
 from tblock.runtimes import load
 from tblock.runtimes.parity import judge_runner
@@ -57,14 +57,14 @@ def test_float16_that_overflows_is_refused_and_nothing_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tblock.errors import ExportError
-    from tblock.export import source
+    from tblock.export import block_source
 
-    states = source._random_states
+    states = block_source._random_states
 
     def loud(*given: Any, **options: Any) -> Any:
         return [x + 7e4 for x in states(*given, **options)]
 
-    monkeypatch.setattr(source, "_random_states", loud)
+    monkeypatch.setattr(block_source, "_random_states", loud)
     with pytest.raises(ExportError, match=r"float16 overflows in this block: input of sequence 0, token 0"):
         export(PLAIN, tmp_path / "out", seq=Range(1, 8, 512), dtype="float16")
     assert list(tmp_path.iterdir()) == []

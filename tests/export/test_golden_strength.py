@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from tblock import Block, preset
-from tblock.export.golden import make_golden
-from tblock.export.source import ConfigSource
+from tblock.export.block_source import ConfigSource
+from tblock.export.golden_cases import make_golden
 from tblock.golden import GoldenCase
 from tblock.manifest import TensorSpec
 from tblock.ranges import Range

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from tblock import Block, BlockConfig
 from tblock.errors import ExportError
-from tblock.export import attention_form, capture, onnx_bodies, onnx_model, onnx_translation
-from tblock.export import options as request
+from tblock.export import attention_form, capture, onnx_bodies, onnx_model, onnx_translation, request
 from tblock.manifest import Artifact
 from tblock.ranges import Range
 from tblock.runtimes import CheckRow, load

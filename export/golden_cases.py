@@ -9,7 +9,7 @@ from torch import nn
 from tblock.block import ARGUMENTS
 from tblock.config import BlockConfig
 from tblock.errors import ExportError
-from tblock.export.source import Source
+from tblock.export.block_source import Source
 from tblock.golden import GoldenCase
 from tblock.manifest import TensorSpec
 from tblock.ranges import Range
