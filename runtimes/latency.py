@@ -56,11 +56,9 @@ def measure_artifact(
     """As `tblock.runtimes.measure`."""
     artifact = read_artifact(folder)
     names = chosen_runtimes(artifact, runtimes, torch_too=True)
-    check_options(options, names)
+    check_options({**options, "threads": threads}, names)
     golden_path(artifact)
     sizes = [full_sizes(artifact.manifest, shape) for shape in shapes or [{}]]
-    if threads is not None and threads < 1:
-        raise ArtifactError(f"threads={threads}: must be at least 1")
     threads = threads or machine.usable_cpus()
     work = {"shapes": sizes, "seconds": seconds}
     asked = ask_each(

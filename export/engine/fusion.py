@@ -1,4 +1,4 @@
-"""Plugin or body: which way the parser took for every fused node, asserted after parsing (case C12).
+"""Plugin or body: which way the parser took for every fused node, asserted after parsing.
 
 TensorRT's parser takes our plugin where its creator is registered and the function body where it is not, and
 says nothing. Nothing here was executed with plugin layers: they need the package `tensorrt` and a GPU.

@@ -52,7 +52,7 @@ def layer_counts(network: Any) -> dict[str, int]:
 
 
 def check_reductions(network: Any, title: str) -> dict[str, int]:
-    """Case C1: sums over activations run in float32, whatever the block's dtype.
+    """Sums over activations run in float32, whatever the block's dtype.
 
     Args:
         network: parsed.

@@ -185,7 +185,7 @@ def _tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
 
 
 def _check_attention(path: Path, node: NodeProto) -> None:
-    """Two things tensorrt_rtx 1.7.1 drops or bends without a word (DESIGN 8, fact 16)."""
+    """Two things tensorrt_rtx 1.7.1 drops or bends without a word (seen in the parsed network)."""
     present = [bool(name) for name in node.input]
     causal = any(a.name == "is_causal" and a.i for a in node.attribute)
     if len(present) > _KV_LENGTHS and present[_KV_LENGTHS]:
@@ -206,7 +206,7 @@ def _check_attention(path: Path, node: NodeProto) -> None:
 
 
 def _check_fused(path: Path, node: NodeProto) -> None:
-    """Case C12: without these attributes the plugin is not found, or computes with another epsilon."""
+    """Without these attributes the plugin is not found, or computes with another epsilon."""
     row = _FUSED[node.op_type]
     kinds = {a.name: a.type for a in node.attribute}
     for name in ("plugin_version", "plugin_namespace"):

@@ -17,7 +17,7 @@ class EngineReport:
         bytes: size of the engine.
         opset, ir_version: of the ONNX file.
         layers: layer type to count, in the parsed network.
-        reductions: dtype to count of the REDUCE and NORMALIZATION layers over activations (case C1: all
+        reductions: dtype to count of the REDUCE and NORMALIZATION layers over activations (all
             FLOAT).
         attention: one entry per attention layer: `layer`, `kernel` (dedicated or decomposable), `reason`.
         fusion: `plugin` or `native`, what the engine uses.

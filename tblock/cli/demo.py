@@ -91,7 +91,7 @@ def _compiling_meanwhile(
     with tempfile.TemporaryDirectory(prefix="tblock-demo-", ignore_cleanup_errors=True) as scratch:
         folder = Path(scratch, "artifact")
         progress("compile: its block")
-        export(config, folder, to=("onnx",), dtype=dtype)
+        export(config, folder, to=("onnx",), dtype=dtype, verify=False)
         work = threading.Thread(
             # Whatever goes wrong is found again, and said, when the runtime has its turn.
             target=lambda: check(folder, ["compile"], threads=cpus, progress=progress),

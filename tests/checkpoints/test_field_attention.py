@@ -1,4 +1,4 @@
-"""Cases C3, C5, C6: fully masked rows, padding with causality, grouped heads. Each with its broken twin."""
+"""Fully masked rows, padding with causality, grouped heads. Each with its broken twin."""
 
 import pytest
 import torch
@@ -41,7 +41,7 @@ def plain_attention(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, soft_cap: flo
 
 
 def masked_case() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """C3: q, k, v [2, 4, 8, 16]; query 0 of sequence 0 sees no key."""
+    """q, k, v [2, 4, 8, 16]; query 0 of sequence 0 sees no key."""
     q, k, v = (torch.randn(2, 4, 8, 16, generator=RANDOM) for _ in range(3))
     mask = torch.ones(2, 1, 8, 8, dtype=torch.bool)
     mask[0, 0, 0, :] = False
@@ -58,11 +58,11 @@ def check_masked_row(runner: str, soft_cap: float) -> None:
 
 @pytest.mark.parametrize("soft_cap", [0.0, 5.0], ids=["plain", "soft_cap"])
 @pytest.mark.parametrize("runner", RUNNERS)
-def test_c3_fully_masked_row_is_zero(runner: str, soft_cap: float) -> None:
+def test_fully_masked_row_is_zero(runner: str, soft_cap: float) -> None:
     check_masked_row(runner, soft_cap)
 
 
-def test_c3_additive_mask_gives_the_same() -> None:
+def test_additive_mask_gives_the_same() -> None:
     q, k, v, mask = masked_case()
     additive = torch.zeros(mask.shape).masked_fill(~mask, -torch.inf)
     y = AttentionOp()(q, k, v, additive)
@@ -70,7 +70,7 @@ def test_c3_additive_mask_gives_the_same() -> None:
     assert rows_off(y, plain_attention(q, k, v, mask)).max() <= LIMIT
 
 
-def test_c3_twin_finite_mask_value_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_twin_finite_mask_value_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     real = F.scaled_dot_product_attention
 
     def finite(q, k, v, attn_mask=None, **more):
@@ -83,7 +83,7 @@ def test_c3_twin_finite_mask_value_is_caught(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("runner", IN_TORCH)
-def test_c3_masked_row_of_the_block_is_x_plus_ffn(runner: str) -> None:
+def test_masked_row_of_the_block_is_x_plus_ffn(runner: str) -> None:
     block = Block(BlockConfig(dim=64, num_heads=4, num_kv_heads=2, ffn_dim=256)).requires_grad_(False)
     x_BSD = torch.randn(2, 8, 64, generator=RANDOM)
     live_BS = torch.ones(2, 8, dtype=torch.bool)
@@ -104,11 +104,11 @@ def check_padding_and_causal(runner: str) -> None:
 
 
 @pytest.mark.parametrize("runner", RUNNERS)
-def test_c5_padding_and_causal_equal_their_and(runner: str) -> None:
+def test_padding_and_causal_equal_their_and(runner: str) -> None:
     check_padding_and_causal(runner)
 
 
-def test_c5_twin_causal_lost_beside_a_mask_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_twin_causal_lost_beside_a_mask_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         tblock.ops, "causal_mask", lambda s, t, window, device: torch.ones(s, t, dtype=torch.bool)
     )
@@ -128,11 +128,11 @@ def check_grouped_heads(runner: str, kv_heads: int, masked: bool) -> None:
 @pytest.mark.parametrize("masked", [False, True], ids=["whole", "masked"])
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
 @pytest.mark.parametrize("runner", RUNNERS)
-def test_c6_query_head_uses_its_groups_kv_head(runner: str, kv_heads: int, masked: bool) -> None:
+def test_query_head_uses_its_groups_kv_head(runner: str, kv_heads: int, masked: bool) -> None:
     check_grouped_heads(runner, kv_heads, masked)
 
 
-def test_c6_twin_tiled_heads_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_twin_tiled_heads_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     real = F.scaled_dot_product_attention
 
     def tiled(q, k, v, **more):
@@ -145,7 +145,7 @@ def test_c6_twin_tiled_heads_are_caught(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("runner", IN_ONNX)
-def test_c6_twin_lowering_that_regroups_heads_is_caught(runner: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_twin_lowering_that_regroups_heads_is_caught(runner: str, monkeypatch: pytest.MonkeyPatch) -> None:
     real = attention_form.emit
 
     def regrouped(op, form, q, k, v, mask, **attributes):
@@ -160,6 +160,6 @@ def test_c6_twin_lowering_that_regroups_heads_is_caught(runner: str, monkeypatch
         check_grouped_heads(runner, 2, True)
 
 
-def test_c6_heads_that_do_not_divide_are_refused() -> None:
+def test_heads_that_do_not_divide_are_refused() -> None:
     with pytest.raises(ConfigError, match="num_kv_heads=3: must divide num_heads=4"):
         BlockConfig(dim=64, num_heads=4, num_kv_heads=3)

@@ -1,4 +1,4 @@
-"""Cases C9 and C10: RoPE layouts and tables, each with its broken twin."""
+"""RoPE layouts and tables, each with its broken twin."""
 
 from functools import partial
 
@@ -35,7 +35,7 @@ class RopeOp(nn.Module):
 
 @pytest.mark.parametrize("layout", ROTATED)
 @pytest.mark.parametrize("runner", RUNNERS)
-def test_c9_layouts_rotate_their_own_pairs(runner: str, layout: str) -> None:
+def test_layouts_rotate_their_own_pairs(runner: str, layout: str) -> None:
     config = BlockConfig(dim=4, num_heads=1, ffn_dim=4, rope_layout=layout, max_position=2)
     cos, sin = (torch.from_numpy(t).float()[1:] for t in rope_tables(config, 2))
     x = torch.tensor([1.0, 2.0, 3.0, 4.0]).view(1, 1, 1, 4)
@@ -61,7 +61,7 @@ def scores(config: BlockConfig, weights: dict, x_BSD: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("more", [{}, {"rope_dim": 8}, {"qk_norm": "head"}, {"qk_norm": "full"}], ids=str)
-def test_c9_half_split_checkpoint_in_an_interleaved_block(more: dict) -> None:
+def test_half_split_checkpoint_in_an_interleaved_block(more: dict) -> None:
     config = BlockConfig(
         dim=64, num_heads=4, num_kv_heads=2, ffn_dim=256, q_bias=True, k_bias=True, init_std=0.2, **more
     )
@@ -91,7 +91,7 @@ def cos_error(dtype: torch.dtype) -> float:
 
 
 @pytest.mark.parametrize("dtype", TABLE_LIMITS, ids=str)
-def test_c10_tables_survive_casting_the_block(dtype: torch.dtype) -> None:
+def test_tables_survive_casting_the_block(dtype: torch.dtype) -> None:
     assert cos_error(dtype) <= TABLE_LIMITS[dtype]
 
 
@@ -103,13 +103,13 @@ def low_tables(dtype: torch.dtype, config: BlockConfig, positions: int) -> tuple
 
 
 @pytest.mark.parametrize("dtype", TABLE_LIMITS, ids=str)
-def test_c10_twin_tables_built_in_low_precision_are_caught(dtype: torch.dtype, monkeypatch) -> None:
+def test_twin_tables_built_in_low_precision_are_caught(dtype: torch.dtype, monkeypatch) -> None:
     monkeypatch.setattr(tblock.rope_table, "rope_tables", partial(low_tables, dtype))
     assert cos_error(dtype) > 100 * TABLE_LIMITS[dtype]
 
 
 @pytest.mark.parametrize("dtype", TABLE_LIMITS, ids=str)
-def test_c10_q_and_k_keep_the_blocks_dtype(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_q_and_k_keep_the_blocks_dtype(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     real, seen = torch.ops.tblock.attention, []
     monkeypatch.setattr(
         torch.ops.tblock,
@@ -133,7 +133,7 @@ def cos_error_in_onnx(dtype: torch.dtype, opset: int) -> tuple[float, set[str]]:
 
 @pytest.mark.parametrize("opset", OPSETS)
 @pytest.mark.parametrize("dtype", TABLE_LIMITS, ids=str)
-def test_c10_onnx_file_holds_float32_tables_and_rotates_to_the_blocks_dtype(
+def test_onnx_file_holds_float32_tables_and_rotates_to_the_blocks_dtype(
     dtype: torch.dtype, opset: int
 ) -> None:
     error, types = cos_error_in_onnx(dtype, opset)
@@ -141,13 +141,13 @@ def test_c10_onnx_file_holds_float32_tables_and_rotates_to_the_blocks_dtype(
     assert types == {str(dtype).removeprefix("torch.").upper()}
 
 
-def test_c10_twin_low_tables_in_the_onnx_file_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_twin_low_tables_in_the_onnx_file_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tblock.rope_table, "rope_tables", partial(low_tables, torch.float16))
     assert cos_error_in_onnx(torch.float16, 23)[0] > 100 * TABLE_LIMITS[torch.float16]
 
 
 @pytest.mark.parametrize("runner", IN_ONNX)
-def test_c10_last_of_2048_positions_rotates_right_in_float16(runner: str) -> None:
+def test_last_of_2048_positions_rotates_right_in_float16(runner: str) -> None:
     """One rounding of the output, nothing of the angles."""
     wide = [torch.from_numpy(t)[-1:] for t in rope_tables(BlockConfig(**WIDTH32), 2048)]
     x = torch.randn(1, 2, 1, 32, generator=torch.Generator().manual_seed(0)).half()
@@ -158,7 +158,7 @@ def test_c10_last_of_2048_positions_rotates_right_in_float16(runner: str) -> Non
     assert (y.double() - wanted).abs().max() <= torch.finfo(torch.float16).eps * wanted.abs().max()
 
 
-def test_c10_llama3_scaling_has_the_published_frequencies() -> None:
+def test_llama3_scaling_has_the_published_frequencies() -> None:
     config = BlockConfig(
         dim=256,
         num_heads=2,
@@ -193,7 +193,7 @@ SCALINGS = {
 
 
 @pytest.mark.parametrize("name", SCALINGS)
-def test_c10_scaled_frequencies_equal_transformers(name: str) -> None:
+def test_scaled_frequencies_equal_transformers(name: str) -> None:
     from transformers import LlamaConfig
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 

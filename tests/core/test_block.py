@@ -1,4 +1,4 @@
-"""Block and Stack against the numpy truth: arrangements, causality, padding, init, tables (C3, C5, C10)."""
+"""Block and Stack against the numpy truth: arrangements, causality, padding, init, tables."""
 
 import dataclasses
 import math
@@ -214,7 +214,7 @@ def test_block_fully_masked_row_is_x_plus_ffn_of_norm() -> None:
 
 
 def test_layer_norm_of_float16_3000_is_near_float32() -> None:
-    """C1 for LayerNorm: x of scale 3000, error against float32 at most 2e-3."""
+    """LayerNorm: x of scale 3000, error against float32 at most 2e-3."""
     x = (torch.randn(1, 4, 256, generator=torch.Generator().manual_seed(0)) * 3000).half()
     norm = tblock.norm.LayerNorm(dim=256, eps=1e-5)
     wide = norm(x.float())
@@ -237,7 +237,7 @@ def test_init_of_residual_outputs_is_smaller_by_the_root_of_2l(layers: int) -> N
 
 @pytest.mark.parametrize(("dtype", "limit"), [("float16", 5e-4), ("bfloat16", 4e-3)])
 def test_rope_table_after_a_cast_stays_float32(dtype: str, limit: float) -> None:
-    """C10: 2048 positions, width 32."""
+    """2048 positions, width 32."""
     block = Block(BlockConfig(dim=64, num_heads=2, max_position=2048)).to(DTYPES[dtype])
     assert block.rope is not None
     assert block.rope.cos.dtype == block.rope.sin.dtype == torch.float32

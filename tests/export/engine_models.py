@@ -20,7 +20,7 @@ from tblock.runtimes.verdict import Verdict, judge
 from tblock.weights import DTYPES, fill, random_block_weights
 
 RANGES = {"B": Range(1, 1, 4), "S": Range(1, 16, 32)}
-"""Case C13, without a past."""
+"""Declared sizes; there is no past."""
 
 DIM = 64
 
@@ -72,7 +72,7 @@ def exported(
     masked: bool = False,
     norm: str = "rmsnorm",
 ) -> Path:
-    """The default block of CASES.md with another head width, as a folder with model.onnx and its weights."""
+    """The default block with another head width, as a folder with model.onnx and its weights."""
     folder = _root() / f"{head_dim}-{dtype}-{opset}-{masked}-{norm}"
     if not folder.is_dir():
         folder.mkdir()

@@ -1,4 +1,4 @@
-"""TensorRT-RTX engines, built for real: case C13 without a past, and what the report says of them.
+"""TensorRT-RTX engines, built for real: no past, and what the report says of them.
 
 Nothing here executes an engine: that needs a GPU. What is proven is that the builder takes the graph.
 """
@@ -75,7 +75,7 @@ def test_engine_of_a_layernorm_block_normalizes_in_float32(tmp_path: Path) -> No
 
 
 def test_sum_in_float16_is_refused_naming_the_layer(tmp_path: Path) -> None:
-    # The broken twin of case C1: the chain without the cast to float32.
+    # The broken twin of sums in float32: the chain without the cast to float32.
     axes = helper.make_node("Constant", [], ["axes"], value_ints=[-1])
     mean = helper.make_node("ReduceMean", ["x", "axes"], ["y"], name="mean_of_squares", keepdims=1)
     path = models.small(tmp_path / "m.onnx", [axes, mean], dtype=TensorProto.FLOAT16)

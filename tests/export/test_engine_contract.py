@@ -1,4 +1,4 @@
-"""Case C12: the file says what a plugin needs, stock ONNX Runtime runs it, and the way taken is asserted."""
+"""The file says what a plugin needs, stock ONNX Runtime runs it, and the way taken is asserted."""
 
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""What an export may be asked: refusals before any work, sources, layers, the manifest (C11, C14)."""
+"""What an export may be asked: refusals before any work, sources, layers, the manifest."""
 
 import json
 import shutil
@@ -70,7 +70,7 @@ def test_request_without_sense_is_refused_before_anything_is_written(
 
 
 def test_bfloat16_for_other_targets_is_not_refused() -> None:
-    """Twin of C11's row above: the gate is about ONNX Runtime, not about the dtype."""
+    """Twin of the row above: the gate is about ONNX Runtime, not about the dtype."""
     ranges, inputs, _ = request.checked(request.ExportOptions(to=("aoti",), dtype="bfloat16"), [TINY])
     assert inputs[0].dtype == "bfloat16"
     assert ranges["S"] == Range(1, 128, 512)
@@ -298,7 +298,6 @@ def test_artifact_of_a_whole_model_runs_its_layers_in_order(tmp_path: Path) -> N
     assert judge(output=load(first.folder, "onnxruntime", threads=1)(step), **given).status == "FAIL"
 
 
-# C14
 def test_artifact_that_moved_loads(exported: Exported, tmp_path: Path) -> None:
     shutil.copytree(exported().folder, tmp_path / "copy")
     (tmp_path / "copy").rename(tmp_path / "moved away")

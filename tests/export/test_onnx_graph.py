@@ -1,4 +1,4 @@
-"""The exported ONNX file by structure: nodes, names, axes, precision, place of weights (C1, C2, C11, C14)."""
+"""The exported ONNX file by structure: nodes, names, axes, precision, place of weights."""
 
 import re
 from collections.abc import Callable
@@ -158,7 +158,7 @@ def test_attention_causal_flag_is_used_only_without_mask_and_window(
     assert len(node.output) == 1
 
 
-# C1 by structure
+# Sums over activations run in float32: by structure.
 @pytest.mark.parametrize("opset", OPSETS)
 @pytest.mark.parametrize("row", [row for row in PLUGINS if row.name != SWIGLU.name], ids=lambda row: row.name)
 def test_body_of_a_norm_casts_to_float32_before_it_reduces(row: Any, opset: int) -> None:
@@ -210,7 +210,7 @@ def test_layernorm_in_float16_is_between_casts_to_float32(exported: Exported) ->
 def test_epsilon_in_the_file_is_the_configs_to_1e_12(
     changes: Any, options: Any, eps: float, exported: Exported
 ) -> None:
-    """C2. The attribute is a float32, the nearest to the config's float64."""
+    """The attribute is a float32, the nearest to the config's float64."""
     nodes = reading.graph_of(exported(options=options, **changes)).graph.node
     found = [reading.attribute(n, "eps") for n in nodes if "RMSNorm" in n.op_type]
     found += [reading.attribute(n, "epsilon") for n in nodes if n.op_type == "LayerNormalization"]
@@ -225,7 +225,6 @@ def test_body_takes_its_epsilon_from_the_node(opset: int) -> None:
     assert references == {a.name for a in RMS_NORM.attributes}
 
 
-# C14
 def test_layer_used_twice_stores_its_weights_once(tmp_path: Any) -> None:
     config = BlockConfig(dim=60, num_heads=6, head_dim=12, ffn_dim=100, max_position=64, init_std=0.2)
     stack = Stack([config, config, config])

@@ -1,4 +1,4 @@
-"""The exported ONNX file by its numbers in ONNX Runtime: masks, shapes, broken twins (C3, C5, C7, C16)."""
+"""The exported ONNX file by its numbers in ONNX Runtime: masks, shapes, broken twins."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +27,7 @@ from tests.export.odd_block import ODD, SMALL
 Exported = Callable[..., Artifact]
 LEVELS = ["off", "all"]
 PADDED = np.array([[True] * 5 + [False] * 3, [False] * 2 + [True] * 6])
-"""C5: [2, 8], the last 3 keys padded; and 2 on the left, whose causal rows see no key."""
+"""[2, 8], the last 3 keys padded; and 2 on the left, whose causal rows see no key."""
 
 
 def checked(artifact: Artifact, optimization: str = "all") -> CheckRow:
@@ -88,7 +88,7 @@ def test_padding_mask_in_onnxruntime_equals_the_and_of_both_masks(
 def test_fully_masked_row_of_the_block_is_x_plus_ffn_of_norm(
     name: str, optimization: str, exported: Exported
 ) -> None:
-    """C3 in the whole block: such a row has no attention at all."""
+    """Such a row has no attention at all."""
     artifact = masked_artifact(name, exported)
     runner = load(artifact.folder, "onnxruntime", optimization=optimization, threads=1)
     block, x = build_module(artifact), states(2, 8, artifact.manifest.dtype)
@@ -133,7 +133,7 @@ def attention_model(opset: int, form: str) -> onnx.ModelProto:
 
 
 def run_attention(model: onnx.ModelProto, level: str) -> tuple[np.ndarray, np.ndarray]:
-    """C3's inputs: output, and the float64 reference."""
+    """Rows that see no key: output, and the float64 reference."""
     generator = np.random.default_rng(0)
     q, k, v = (generator.standard_normal((2, 4, 8, 16), np.float32) for _ in range(3))
     mask = np.ones((2, 1, 8, 8), bool)
@@ -183,7 +183,7 @@ def test_attention_23_with_a_mask_has_the_guard_of_masked_rows() -> None:
 
 
 SHAPES = [(2, 3), (1, 1), (1, 4)]
-"""C7 without a cache: the optimum declared."""
+"""The optimum declared."""
 
 
 @pytest.mark.parametrize(("batch", "seq"), SHAPES, ids=[f"B{b}S{s}" for b, s in SHAPES])
@@ -344,7 +344,7 @@ def test_arrangement_of_the_block_agrees_in_onnxruntime(name: str, exported: Exp
 
 
 def test_experts_of_other_inputs_than_the_traced_agree(exported: Exported) -> None:
-    """C16: tracing on zeros must not freeze the experts of the example."""
+    """Tracing on zeros must not freeze the experts of the example."""
     experts = {"num_experts": 4, "experts_per_token": 1}
     artifact = exported(options={"opset": 23, "golden": False}, **experts)
     block = build_module(artifact)
@@ -360,7 +360,7 @@ def test_experts_of_other_inputs_than_the_traced_agree(exported: Exported) -> No
 def test_capture_that_specialises_a_size_is_an_export_error(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Twin of C7: a batch of 1 to trace with is what torch.export would make a constant of."""
+    """Twin: a batch of 1 to trace with is what torch.export would make a constant of."""
 
     def ones(_: Any, ranges: dict[str, Range]) -> dict[str, int]:
         return dict.fromkeys(ranges, 1)

@@ -78,7 +78,7 @@ def note_onnxruntime(artifact: Artifact, theirs: Layer, family_report: Any, fami
 def note_engine(
     source: Any, config: BlockConfig, folder: Path, family_report: Any, family: str, name: str, **layer: int
 ) -> None:
-    """Build, note, and look at what was parsed: every reduction runs in float32 (case C1)."""
+    """Build, note, and look at what was parsed: every reduction runs in float32."""
     wanted = {"to": ("tensorrt-rtx",), "dtype": "float16", "golden": False}
     try:
         artifact = exported(source, config, folder, **wanted, **layer)
