@@ -85,7 +85,7 @@ class ModuleSource:
         named = blocks[0] if len(blocks) == 1 else holder
         self.weights = {name: to_array(p) for name, p in named.named_parameters()}
         self.tied = tied_parameters(named)
-        self.description = {
+        self.description: dict[str, Any] = {
             "kind": "module",
             "name": type(given).__name__,
             "layers": [chosen.start, chosen.stop],
