@@ -65,6 +65,6 @@ def test_float16_that_overflows_is_refused_and_nothing_is_left(
         return [x + 7e4 for x in states(*given, **options)]
 
     monkeypatch.setattr(block_source, "_random_states", loud)
-    with pytest.raises(ExportError, match=r"float16 overflows in this block: input of sequence 0, token 0"):
+    with pytest.raises(ExportError, match=r"float16 overflows in this block: input x of sequence 0, token 0"):
         export(PLAIN, tmp_path / "out", seq=Range(1, 8, 512), dtype="float16")
     assert list(tmp_path.iterdir()) == []
