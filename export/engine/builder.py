@@ -4,8 +4,6 @@ Order: what the caller asks is checked, the file is looked at, profiles are chec
 process loads TensorRT.
 """
 
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,10 +11,11 @@ from tblock.errors import ArtifactError, ConfigError
 from tblock.export.engine import child as engine_child
 from tblock.export.engine import package as engine_package
 from tblock.export.engine import profiles as engine_profiles
-from tblock.export.engine.choice import Build, Judge, Trial, choose_fusion, install
+from tblock.export.engine.choice import Build, Judge, Trial, choose_fusion
 from tblock.export.engine.onnx import read_onnx
 from tblock.export.engine.options import EngineOptions, Flavour, Profile
 from tblock.export.engine.report import EngineReport
+from tblock.files import check_writable_file, whole_file
 from tblock.manifest import NAME, Manifest, read_artifact
 
 __all__ = ["EngineOptions", "EngineReport", "Trial", "build_engine", "build_from_onnx", "refit_engine"]
@@ -57,7 +56,7 @@ def build_engine(
         raise ConfigError(f"--plugin-library {library}: no such file; tblock plugin build makes one")
     facts = read_onnx(Path(onnx))
     engine_profiles.check_profiles(profiles, facts.inputs, manifest)
-    _check_output(output)
+    check_writable_file(output)
     build = Build(facts, output, flavour, tuple(profiles), options)
     if not found.plugins:
         if options.fusion == "plugin":
@@ -128,31 +127,12 @@ def refit_engine(engine: Path, onnx: Path, output: Path, *, flavour: Flavour, ti
     if not engine.is_file():
         raise ArtifactError(f"{engine}: no such engine")
     facts = read_onnx(onnx)
-    _check_output(output)
-    partial = output.with_name(f".{output.name}.{os.getpid()}.part")
-    paths = {"engine": engine, "onnx": facts.path, "output": partial}
-    request = {"action": "refit", "flavour": flavour, **{n: str(p.resolve()) for n, p in paths.items()}}
-    try:
+    check_writable_file(output)
+    with whole_file(output) as fresh:
+        paths = {"engine": engine, "onnx": facts.path, "output": fresh}
+        request = {"action": "refit", "flavour": flavour, **{n: str(p.resolve()) for n, p in paths.items()}}
         answer = engine_child.ask(request, title=found.flavour, timeout=timeout, progress=True)
-        install(partial, output)
-    finally:
-        partial.unlink(missing_ok=True)
     return int(answer["bytes"])
-
-
-def _check_output(output: Path) -> None:
-    """Refuse, before minutes of building, a path that no file can be renamed to."""
-    if not output.parent.is_dir():
-        raise ConfigError(f"{output}: no such folder {output.parent}")
-    if output.is_dir():
-        raise ConfigError(f"{output}: is a folder, wanted a path for the engine")
-    try:
-        # Permission bits say too little: /proc and read-only mounts look writable to root.
-        tempfile.TemporaryFile(dir=output.parent).close()
-    except OSError as error:
-        raise ConfigError(
-            f"{output}: the folder {output.parent} cannot be written ({error.strerror})"
-        ) from error
 
 
 def _listed(given: str | Sequence[str] | None) -> list[str]:

@@ -15,6 +15,7 @@ from tblock.export.engine import child as engine_child
 from tblock.export.engine.onnx import OnnxFacts
 from tblock.export.engine.options import EngineOptions, Flavour, Profile, default_library
 from tblock.export.engine.report import EngineReport
+from tblock.files import whole_file
 
 
 @dataclass(frozen=True)
@@ -71,44 +72,30 @@ class Build:
             TblockError: as raised in the child; the file at the path is then as it was.
         """
         target = output or self.output
-        partial = target.with_name(f".{target.name}.{os.getpid()}.part")
-        request = {
-            "action": "build",
-            "flavour": self.flavour,
-            "onnx": str(self.facts.path.resolve()),
-            "output": str(partial.resolve()),
-            "profiles": [{n: [list(s) for s in shapes] for n, shapes in p.items()} for p in self.profiles],
-            "options": self.options.to_dict(),
-            "fusion": fusion,
-            "fusion_reason": reason,
-            "library": str(library) if library else None,
-            "fused": self.facts.fused,
-            "fused_nodes": list(self.facts.fused_nodes),
-            "plugin_versions": self.facts.plugin_versions,
-            "opset": self.facts.opset,
-            "ir_version": self.facts.ir_version,
-            "data": [str(path.resolve()) for path in self.facts.data],
-        }
-        try:
+        with whole_file(target) as fresh:
+            request = {
+                "action": "build",
+                "flavour": self.flavour,
+                "onnx": str(self.facts.path.resolve()),
+                "output": str(fresh.resolve()),
+                "profiles": [
+                    {n: [list(s) for s in shapes] for n, shapes in p.items()} for p in self.profiles
+                ],
+                "options": self.options.to_dict(),
+                "fusion": fusion,
+                "fusion_reason": reason,
+                "library": str(library) if library else None,
+                "fused": self.facts.fused,
+                "fused_nodes": list(self.facts.fused_nodes),
+                "plugin_versions": self.facts.plugin_versions,
+                "opset": self.facts.opset,
+                "ir_version": self.facts.ir_version,
+                "data": [str(path.resolve()) for path in self.facts.data],
+            }
             answer = engine_child.ask(
                 request, title=self.flavour, timeout=self.options.timeout, progress=self.options.progress
             )
-            install(partial, target)
-        finally:
-            partial.unlink(missing_ok=True)
         return replace(EngineReport.from_dict(answer["report"]), file=target.name)
-
-
-def install(fresh: Path, target: Path) -> None:
-    """Rename a whole new engine to its path.
-
-    Raises:
-        ExportError: that failed; the file at the path is then as it was.
-    """
-    try:
-        os.replace(fresh, target)
-    except OSError as error:
-        raise ExportError(f"{target}: the engine cannot be put there: {error.strerror}") from error
 
 
 def choose_fusion(build: Build, judge: Judge | None) -> EngineReport:
@@ -159,7 +146,7 @@ def _faster(build: Build, library: Path, judge: Judge) -> EngineReport:
                 # One way that fails leaves the other: the report carries the reason.
                 trials[fusion] = Trial(False, math.nan, str(error))
             if fusion == "native" and not trials[fusion].judged:
-                install(path, build.output)
+                _keep(path, build.output)
                 reason = f"auto: native kept, nothing could be compared: {trials[fusion].detail}"
                 return replace(reports[fusion], file=build.output.name, fusion_reason=reason)
         correct = [fusion for fusion in paths if trials[fusion].correct]
@@ -167,7 +154,7 @@ def _faster(build: Build, library: Path, judge: Judge) -> EngineReport:
             details = "; ".join(f"{fusion}: {trial.detail}" for fusion, trial in trials.items())
             raise ExportError(f"--fusion auto: no engine is right on the golden data: {details}")
         kept = min(correct, key=lambda fusion: trials[fusion].milliseconds)
-        install(paths[kept], build.output)
+        _keep(paths[kept], build.output)
     finally:
         for path in paths.values():
             path.unlink(missing_ok=True)
@@ -178,6 +165,11 @@ def _faster(build: Build, library: Path, judge: Judge) -> EngineReport:
         trials=[{"fusion": fusion, **_entry(trial)} for fusion, trial in trials.items()],
         executed=True,
     )
+
+
+def _keep(engine: Path, output: Path) -> None:
+    with whole_file(output) as fresh:
+        os.replace(engine, fresh)
 
 
 def _reason(kept: str, trials: dict[str, Trial]) -> str:
