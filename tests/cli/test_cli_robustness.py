@@ -122,7 +122,13 @@ def signalled(number: signal.Signals, folder: Path, before: str = "") -> int:
     return process.wait(60)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGHUP,
+        *(pytest.param(n, marks=pytest.mark.exhaustive) for n in (signal.SIGTERM, signal.SIGINT)),
+    ],
+)
 def test_export_told_to_stop_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
     assert signalled(number, tmp_path) == 128 + number
     assert list(tmp_path.iterdir()) == []
