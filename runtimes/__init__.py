@@ -136,26 +136,9 @@ def bench(
 
 
 def measure(
-    folder: str | Path,
-    runtimes: Sequence[str] | None = None,
-    *,
-    shapes: Sequence[Mapping[str, int]] | None = None,
-    threads: int | None = None,
-    seconds: float = 1.0,
-    timeout: float = 900.0,
-    progress: Callable[[str], None] | None = None,
-    **options: Any,
+    folder: str | Path, runtimes: Sequence[str] | None = None, **how: Any
 ) -> Iterator[tuple[CheckRow, list[BenchRow]]]:
     """`bench` with the row of the check that came first, runtime by runtime. Args and Raises as `bench`."""
     from tblock.runtimes.latency import measure_artifact
 
-    return measure_artifact(
-        folder,
-        runtimes,
-        shapes=shapes,
-        threads=threads,
-        seconds=seconds,
-        timeout=timeout,
-        progress=progress,
-        options=options,
-    )
+    return measure_artifact(folder, runtimes, **how)

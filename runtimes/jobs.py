@@ -10,7 +10,7 @@ from tblock.child import ask
 from tblock.errors import ArtifactError, TblockError
 from tblock.manifest import Artifact
 from tblock.runtimes.rows import CheckRow
-from tblock.runtimes.table import ALL, RUNTIMES, missing_target, runtime_row
+from tblock.runtimes.table import ALL, RUNTIMES, check_threads, missing_target, runtime_row
 
 Progress = Callable[[str], None]
 
@@ -42,8 +42,7 @@ def check_options(options: Mapping[str, Any], names: Sequence[str]) -> None:
     Raises:
         ArtifactError: names it and the known ones, or those that take it.
     """
-    if options.get("threads") is not None and options["threads"] < 1:
-        raise ArtifactError(f"threads={options['threads']}: must be at least 1")
+    check_threads(options.get("threads"))
     takers: dict[str, list[str]] = {}
     for name, row in RUNTIMES.items():
         for option in row.options:

@@ -44,14 +44,14 @@ small as 1.1: threads that wait for each other are late every time. So the sprea
 
 def measure_artifact(
     folder: str | Path,
-    runtimes: Sequence[str] | None,
+    runtimes: Sequence[str] | None = None,
     *,
-    shapes: Sequence[Mapping[str, int]] | None,
-    threads: int | None,
-    seconds: float,
-    timeout: float,
-    progress: Progress | None,
-    options: Mapping[str, Any],
+    shapes: Sequence[Mapping[str, int]] | None = None,
+    threads: int | None = None,
+    seconds: float = 1.0,
+    timeout: float = 900.0,
+    progress: Progress | None = None,
+    **options: Any,
 ) -> Iterator[tuple[CheckRow, list[BenchRow]]]:
     """As `tblock.runtimes.measure`."""
     artifact = read_artifact(folder)

@@ -7,7 +7,7 @@ from typing import Any
 from tblock.errors import ArtifactError, RuntimeUnavailable, reason
 from tblock.manifest import read_artifact
 from tblock.runtimes.runner import Runner, our_errors
-from tblock.runtimes.table import missing_target, runtime_row
+from tblock.runtimes.table import check_threads, missing_target, runtime_row
 
 
 def load_runner(folder: str | Path, runtime: str, **options: Any) -> Runner:
@@ -18,9 +18,7 @@ def load_runner(folder: str | Path, runtime: str, **options: Any) -> Runner:
         if name not in row.options:
             flags = ", ".join(row.options)
             raise ArtifactError(f"{name}={value!r}: {runtime} has no such option; it takes {flags}")
-    threads = given.get("threads")
-    if threads is not None and threads < 1:
-        raise ArtifactError(f"threads={threads}: must be at least 1")
+    check_threads(given.get("threads"))
     artifact = read_artifact(_folder(folder))
     missing = missing_target(artifact, runtime)
     if missing:
@@ -44,6 +42,8 @@ def _folder(folder: Any) -> Path:
             "folder: got the bytes of a file, which cannot find the weights beside it; "
             "give the path of the artifact folder"
         )
+    if not isinstance(folder, (str, Path)):
+        raise ArtifactError(f"folder: got {type(folder).__name__}, wanted the path of an artifact folder")
     path = Path(folder)
     if path.is_file():
         raise ArtifactError(f"{path}: is a file; give the artifact folder it lies in, {path.parent}")

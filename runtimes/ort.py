@@ -65,6 +65,7 @@ class OnnxRuntimeRunner(Runner):
         device = None if full == "CPUExecutionProvider" else f"{_short(full)} device 0"
         super().__init__(artifact, provider=_short(full), device=device)
         files, self._memory = model_files(artifact), _MEMORY.get(full, "cpu")
+        self._on_device = self._memory != "cpu"
         if optimization not in OPTIMIZATION:
             raise ArtifactError(f"optimization {optimization!r}: unknown; known: {', '.join(OPTIMIZATION)}")
         options = ort.SessionOptions()
@@ -113,7 +114,7 @@ class OnnxRuntimeRunner(Runner):
                 binding.bind_output(spec.name, self._memory)
                 continue
             outputs[spec.name] = array = np.empty(shape, DTYPES[spec.dtype].numpy)
-            if self._memory == "cpu":
+            if not self._on_device:
                 binding.bind_output(spec.name, "cpu", 0, element, array.shape, array.ctypes.data)
             else:
                 placed[spec.name] = ort.OrtValue.ortvalue_from_shape_and_type(shape, element, self._memory, 0)

@@ -93,6 +93,16 @@ def runtime_row(name: str) -> RuntimeRow:
     return RUNTIMES[name]
 
 
+def check_threads(threads: object) -> None:
+    """Refuse a number of CPU threads that is none; None: the runtime's choice.
+
+    Raises:
+        ArtifactError: not a whole number above 0.
+    """
+    if threads is not None and (not isinstance(threads, int) or threads < 1):
+        raise ArtifactError(f"threads={threads!r}: must be at least 1")
+
+
 def runtimes_of(target: str) -> list[str]:
     """The runtimes that read a target, in the order of reports."""
     return [name for name, row in RUNTIMES.items() if row.target == target]

@@ -9,7 +9,7 @@ import pytest
 
 from tblock.errors import ArtifactError
 from tblock.golden import GoldenCase, read_golden, write_golden
-from tblock.manifest import GOLDEN
+from tblock.manifest import GOLDEN, read_artifact
 from tblock.runtimes import RUNTIMES, BenchRow, CheckRow, bench, check, load
 from tblock.runtimes.jobs import chosen_runtimes
 from tblock.runtimes.latency import _rows, disturbances, full_sizes, time_runner, work
@@ -62,7 +62,7 @@ def test_check_eager_is_judged_by_the_golden_data_too(odd16, tmp_path):
         return GoldenCase(case.inputs, {"y": -case.reference["y"]}, {"y": -case.eager["y"]})
 
     folder = rewrite_golden(edits.copy(odd16, tmp_path), negate)
-    (row,) = check(folder, ["eager"], threads=2)
+    row = judge_runner(load(folder, "eager", threads=1), read_artifact(folder))
     assert (row.status, row.exit_code) == ("FAIL", 1)
 
 
@@ -103,8 +103,6 @@ def test_check_says_where_an_import_was_not_verified(odd16, tmp_path, case):
 
 
 def test_check_by_default_asks_the_runtimes_of_the_targets(odd32, odd16, tmp_path):
-    from tblock.manifest import read_artifact
-
     def chosen(folder, names, *, torch_too):
         return chosen_runtimes(read_artifact(folder), names, torch_too=torch_too)
 
@@ -114,6 +112,12 @@ def test_check_by_default_asks_the_runtimes_of_the_targets(odd32, odd16, tmp_pat
     assert chosen(odd16, ["all"], torch_too=False) == list(RUNTIMES)
     bare = edits.reseal(edits.copy(odd16, tmp_path), lambda manifest: {"targets": {}})
     assert chosen(bare, None, torch_too=False) == ["eager", "compile"]
+
+
+@pytest.mark.parametrize("verb", [check, bench])
+def test_threads_below_1_are_refused_before_any_process(odd16, verb):
+    with pytest.raises(ArtifactError, match=r"^threads=0: must be at least 1$"):
+        verb(odd16, ["onnxruntime"], threads=0)
 
 
 @pytest.mark.parametrize("verb", [check, bench])
@@ -147,8 +151,6 @@ def test_check_without_golden_data_says_so(odd16, tmp_path):
 
 
 def test_cases_of_the_same_shape_are_numbered(odd16, tmp_path):
-    from tblock.manifest import read_artifact
-
     folder = edits.copy(odd16, tmp_path)
     cases = read_golden(folder / GOLDEN)
     write_golden(folder / GOLDEN, [cases[0], cases[1], cases[0]])
@@ -186,8 +188,6 @@ def test_bench_of_a_wrong_runtime_prints_no_time(odd32, tmp_path):
 
 
 def test_bench_default_shape_is_the_optimum_and_work_follows(odd16):
-    from tblock.manifest import read_artifact
-
     manifest = read_artifact(odd16).manifest
     sizes = full_sizes(manifest, {})
     assert sizes == {"B": 2, "S": 16}

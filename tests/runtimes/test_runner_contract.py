@@ -7,7 +7,7 @@ import torch
 from tblock.errors import ArtifactError, ExportError
 from tblock.manifest import read_artifact
 from tblock.runtimes import load
-from tblock.runtimes.parity import judge_runner
+from tblock.runtimes.parity import golden_cases, judge_runner
 
 CPU_RUNTIMES = ("eager", "compile", "aoti", "onnxruntime")
 UNCHECKED = ("aoti", "onnxruntime")
@@ -150,3 +150,29 @@ def test_onnxruntime_records_where_nodes_run(runners):
     placement = runners("onnxruntime").details["placement"]
     assert list(placement) == ["cpu"]
     assert placement["cpu"]["MatMul"] >= 7
+
+
+@pytest.mark.parametrize("artifact", ["odd32", "odd16"])
+def test_onnxruntime_with_outputs_in_a_devices_memory_reads_them_back(request, artifact):
+    """The way of a GPU provider, with the host's memory in the device's place; not executed on a GPU."""
+    folder = request.getfixturevalue(artifact)
+    runner = load(folder, "onnxruntime", threads=1)
+    runner._on_device = True
+    row = judge_runner(runner, read_artifact(folder))
+    assert row.status == "PASS", row.reason
+    # What was read from one call is not changed by the next.
+    (_, case), *_ = golden_cases(runner.artifact)
+    first = runner.run(case.inputs)["y"]
+    kept = first.copy()
+    runner.run({**case.inputs, "x": -case.inputs["x"]})
+    assert np.array_equal(first, kept)
+
+
+def test_onnxruntime_outputs_left_on_the_device_are_not_taken_for_results(odd16, monkeypatch):
+    """The broken twin: without the copy back, what is read is memory that nobody wrote."""
+    import onnxruntime
+
+    runner = load(odd16, "onnxruntime", threads=1)
+    runner._on_device = True
+    monkeypatch.setattr(onnxruntime, "copy_tensors", lambda source, target: None)
+    assert judge_runner(runner, read_artifact(odd16)).status == "FAIL"

@@ -105,6 +105,11 @@ def test_bytes_of_a_model_name_what_is_lost(odd16):
         load((odd16 / "model.onnx").read_bytes(), "onnxruntime")
 
 
+def test_folder_that_is_no_path_is_named():
+    with pytest.raises(ArtifactError, match=r"^folder: got NoneType, wanted the path of an artifact folder$"):
+        load(None, "onnxruntime")
+
+
 def test_file_instead_of_folder_names_the_folder(odd16):
     with pytest.raises(ArtifactError) as error:
         load(odd16 / "model.onnx", "onnxruntime")
@@ -212,7 +217,8 @@ print(judge_runner(load(sys.argv[1], sys.argv[2], threads=1), read_artifact(sys.
 
 
 @pytest.mark.parametrize(
-    "runtime", ["onnxruntime", "eager", pytest.param("compile", marks=pytest.mark.exhaustive)]
+    "runtime",
+    ["onnxruntime", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("eager", "compile"))],
 )
 def test_user_without_home_and_without_an_entry_in_passwd_can_check(odd16, tmp_path, runtime):
     kept = ("PATH", "PYTHONPATH", "OMP_NUM_THREADS")

@@ -40,6 +40,7 @@ OPTIONS = {
         "cuda_graph=True: onnxruntime has no such option",
     ),
     "threads-0": ("onnxruntime", {"threads": 0}, "threads=0: must be at least 1"),
+    "threads-text": ("onnxruntime", {"threads": "2"}, "threads='2': must be at least 1"),
 }
 
 

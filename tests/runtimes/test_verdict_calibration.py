@@ -18,6 +18,7 @@ from tblock.runtimes.verdict import AMBIGUOUS_UP_TO, BUDGETS
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 SEEDS = 5
+COMPILED = ("tiny", "sandwich", "smollm2-135m layer 12", "smollm2-135m layer 28")
 LIVE = ("tiny", "odd sizes", "sandwich", "tiny, outlier 24000")
 
 
@@ -75,13 +76,13 @@ def test_table_is_the_one_of_the_record():
 
 
 @pytest.mark.exhaustive
-@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("dtype", BUDGETS)
-def test_all_cases_with_runtimes_and_a_trained_checkpoint(calibration, dtype, smollm2_gguf, tmp_path):
+def test_compiled_executions_and_trained_layers(calibration, dtype, smollm2_gguf, tmp_path):
     """As the record was made: at most two in a hundred sound runs do not pass, the median twin fails."""
     rows = []
     for n, case in enumerate(calibration.cases(str(smollm2_gguf))):
-        rows += calibration.calibrate(case, dtype, 3, tmp_path / str(n))
+        if case.name in COMPILED:
+            rows += calibration.calibrate(case, dtype, 4, tmp_path / str(n))
     assert total(rows, "sound", "pass") >= 0.98 * total(rows, "sound", "runs"), rows
     executions = {row["execution"] for row in rows}
     assert "inductor" in executions
