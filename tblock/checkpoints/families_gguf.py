@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tblock.checkpoints.family import Embedding, Family, Rule, each_expert, half_split, rules
+from tblock.checkpoints.family import Embedding, Family, Rule, each_expert, from_interleaved, rules
 from tblock.checkpoints.fields import Fields
 from tblock.config import BlockConfig
 from tblock.errors import ConfigError
@@ -19,14 +19,43 @@ from tblock.rope import inverse_frequencies
 ROPE_FREQS = "rope_freqs.weight"
 """A tensor beside the layers that divides each frequency: how llama.cpp keeps Llama 3's RoPE scaling."""
 
+IRRELEVANT = {
+    "block_count": "read as the number of layers",
+    "vocab_size": "the token table has it",
+    "tensor_data_layout": "says where the rows' order came from; llama.cpp orders them the same way always",
+    "rope.scaling.finetuned": "says how the model was trained",
+    "rope.scaling.original_context_length": "only YaRN and LongRoPE use it, and those are refused",
+    "final_logit_softcapping": "behind the last layer",
+    "logit_scale": "behind the last layer",
+    "pooling_type": "behind the last layer",
+    "embedding_length_out": "behind the last layer",
+    "decoder_start_token_id": "for generation",
+}
+"""Keys behind `{arch}.` that change no layer, and why."""
+
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "attention.causal": (True,),
+    "attention.clamp_kqv": (0.0,),
+    "attention.max_alibi_bias": (0.0,),
+    "attention.shared_kv_layers": (0,),
+    "rope.scaling.attn_factor": (1.0,),
+    "use_parallel_residual": (False,),
+    "residual_scale": (1.0,),
+    "embedding_scale": (1.0,),
+    "expert_shared_count": (0,),
+    "leading_dense_block_count": (0,),
+    "nextn_predict_layers": (0,),
+}
+"""Keys that say what the block lacks, and the values that ask for nothing."""
+
 _QK = {"attn_q": "attn.q", "attn_k": "attn.k"}
 _QK_NORM = {"attn_q_norm": "attn.q_norm", "attn_k_norm": "attn.k_norm"}
 _ATTENTION = {"attn_v": "attn.v", "attn_output": "attn.out", "attn_norm": "attn_norm", "ffn_norm": "ffn_norm"}
 _DENSE = {"ffn_gate": "ffn.gate", "ffn_up": "ffn.up", "ffn_down": "ffn.down"}
 _SANDWICH = {"post_attention_norm": "attn_out_norm", "post_ffw_norm": "ffn_out_norm"}
 _PERMUTED_QK = (
-    Rule(source="attn_q", targets=("attn.q",), take=half_split(lambda c: c.num_heads)),
-    Rule(source="attn_k", targets=("attn.k",), take=half_split(lambda c: c.num_kv_heads)),
+    Rule(source="attn_q", targets=("attn.q",), take=from_interleaved),
+    Rule(source="attn_k", targets=("attn.k",), take=from_interleaved),
 )
 _EXPERTS = (
     Rule(source="ffn_gate_inp", targets=("ffn.router",)),
@@ -39,8 +68,12 @@ _EXPERTS = (
 def _decoder(fields: Fields, arch: str) -> dict[str, Any]:
     dim, heads = fields.count(f"{arch}.embedding_length"), fields.count(f"{arch}.attention.head_count")
     head_dim = fields.count(f"{arch}.attention.key_length", dim // heads)
-    fields.refuse("GGUF", **{f"{arch}.rope.scaling.type": ("none",)})
-    return {
+    fields.refuse(
+        f"{arch} in GGUF",
+        **{f"{arch}.{key}": fine for key, fine in _NEUTRAL.items()},
+        **{f"{arch}.attention.value_length": (head_dim,)},
+    )
+    return _rope_scaling(fields, arch) | {
         "dim": dim,
         "num_heads": heads,
         "num_kv_heads": fields.integer(f"{arch}.attention.head_count_kv", heads),
@@ -53,13 +86,24 @@ def _decoder(fields: Fields, arch: str) -> dict[str, Any]:
     }
 
 
+def _rope_scaling(fields: Fields, arch: str) -> dict[str, Any]:
+    """As llama.cpp: a factor without a type is linear, the old key counts where the new is absent, 0 is 1."""
+    old = fields.number(f"{arch}.rope.scale_linear", 0.0)
+    factor = fields.number(f"{arch}.rope.scaling.factor", old)
+    fields.refuse(f"{arch} in GGUF", **{f"{arch}.rope.scaling.type": ("none", "linear")})
+    if fields.text(f"{arch}.rope.scaling.type", "linear") == "none" or factor in (0.0, 1.0):
+        return {}
+    return {"rope_scaling": "linear", "rope_factor": factor}
+
+
 def _decimal(value: float) -> float:
     """The decimal a float32 of the metadata stands for: 9.999999747378752e-06 is 1e-05."""
     return float(str(np.float32(value)))
 
 
 def _llama(fields: Fields, layer: int) -> dict[str, Any]:
-    fields.refuse("llama in GGUF", **{"llama.expert_count": (0,)})
+    absent = ("expert_count", "expert_used_count", "attention.sliding_window")
+    fields.refuse("llama in GGUF", **{f"llama.{key}": (0,) for key in absent})
     return _llama3_scaling(fields, _decoder(fields, "llama"))
 
 
@@ -91,6 +135,10 @@ def _qwen3(fields: Fields, layer: int) -> dict[str, Any]:
 
 
 def _qwen3moe(fields: Fields, layer: int) -> dict[str, Any]:
+    # llama.cpp normalises the chosen experts' softmax for this architecture, whatever the file says.
+    fields.refuse(
+        "qwen3moe in GGUF", **{"qwen3moe.expert_weights_norm": (True,), "qwen3moe.expert_gating_func": (1,)}
+    )
     return _decoder(fields, "qwen3moe") | {
         "qk_norm": "head",
         "ffn_dim": fields.integer("qwen3moe.expert_feed_forward_length"),
@@ -109,14 +157,29 @@ def _gemma2(fields: Fields, layer: int) -> dict[str, Any]:
             f"{fields.where}: gemma2 27B has a score scale that GGUF does not carry; "
             "give the Hugging Face folder instead"
         )
+    fields.refuse("gemma2 in GGUF", **{"gemma2.attention.sliding_window_pattern": (2,)})
+    window = fields.integer("gemma2.attention.sliding_window", 4096)
     return _decoder(fields, "gemma2") | {
         # The file stores the norms with the unit offset added.
         "norm_weight_offset": 0.0,
         "norm_position": "sandwich",
         "ffn": "geglu_tanh",
         "attn_soft_cap": fields.number("gemma2.attn_logit_softcapping", 50.0),
-        "sliding_window": fields.integer("gemma2.attention.sliding_window", 4096) if layer % 2 == 0 else None,
+        "sliding_window": window if layer % 2 == 0 else None,
     }
+
+
+class _Asked(dict[str, Any]):
+    """Settings that remember which keys were asked for."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        super().__init__(values)
+        self.keys_asked: set[str] = set()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """As of a dict."""
+        self.keys_asked.add(key)
+        return super().get(key, default)
 
 
 def _row(
@@ -127,11 +190,24 @@ def _row(
     embedding: Embedding,
 ) -> tuple[str, Family]:
     depth = f"{arch}.block_count"
+
+    def complete(fields: Fields, layer: int) -> dict[str, Any]:
+        asked = _Asked(fields.values)
+        result = config(Fields(fields.where, asked), layer)
+        for key, value in fields.values.items():
+            behind = key.removeprefix(f"{arch}.")
+            if behind != key and key not in asked.keys_asked and behind not in IRRELEVANT:
+                raise ConfigError(
+                    f"{fields.where}: {key}={value!r}: not known for {arch} and may change the layer; "
+                    "give the Hugging Face folder instead"
+                )
+        return result
+
     row = Family(
         name=name,
         prefixes=("",),
         layers=("blk",),
-        config=config,
+        config=complete,
         rules=table,
         embedding=embedding,
         depth=depth,

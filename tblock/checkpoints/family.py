@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tblock.checkpoints.fields import Fields
+from tblock.checkpoints.rope_layout import to_layout
 from tblock.config import BlockConfig
 
 ALL_BIASES = {"q_bias": True, "k_bias": True, "v_bias": True, "out_bias": True, "ffn_bias": True}
@@ -126,15 +127,6 @@ def each_expert(array: np.ndarray, config: BlockConfig) -> Sequence[np.ndarray]:
     return list(array)
 
 
-def half_split(heads: Callable[[BlockConfig], int]) -> Take:
-    """Undo llama.cpp's row order of q and k.
-
-    Its rotation pairs neighbours, so its converter interleaves each head's two halves; the block's half-split
-    pairs (i, i + R/2) as the original checkpoint did.
-    """
-
-    def take(array: np.ndarray, config: BlockConfig) -> Sequence[np.ndarray]:
-        pairs = array.reshape(heads(config), -1, 2, *array.shape[1:])
-        return [np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(array.shape)]
-
-    return take
+def from_interleaved(array: np.ndarray, config: BlockConfig) -> Sequence[np.ndarray]:
+    """Rows of q or k whose rotation pairs neighbours (llama.cpp's `llama`), for the block's half-split."""
+    return [to_layout(array, config, "half")]

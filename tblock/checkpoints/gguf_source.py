@@ -23,6 +23,9 @@ _PLAIN = {0: np.float32, 1: np.float16, 28: np.float64, 30: ml_dtypes.bfloat16}
 """Tensor types (ggml numbers) that numpy holds as they are."""
 
 
+_WITHDRAWN = (4, 5, 31, 32, 33, 36, 37, 38)
+"""Tensor types that ggml.h once had (Q4_2, Q4_3 and the repacked Q4_0 and IQ4_NL) and no reader has now."""
+
 _MAX_RANK = 4
 """GGML_MAX_DIMS of ggml.h."""
 _DAMAGE = (
@@ -65,6 +68,8 @@ class GgufSource:
         self.metadata: dict[str, Any] = {}
         try:
             self._entries = self._read_header(_Reader(self._file))
+        except ConfigError:  # a ValueError as well, with words of its own
+            raise
         except _DAMAGE as error:
             raise ConfigError(f"{path}: damaged GGUF header ({error})") from None
 
@@ -111,6 +116,11 @@ class GgufSource:
 
     def _row_bytes(self, entry: _Entry, name: str) -> int:
         sizes = self._gguf.GGML_QUANT_SIZES
+        if entry.kind in _WITHDRAWN:
+            raise ConfigError(
+                f"{self.path}: tensor {name} has type {entry.kind}, which ggml withdrew; "
+                "quantize the original model again"
+            )
         if entry.kind not in set(map(int, sizes)):
             raise ConfigError(
                 f"{self.path}: tensor {name} has unknown type {entry.kind}; update the gguf package"

@@ -8,19 +8,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from tblock.checkpoints.checkpoint import Checkpoint
-from tblock.checkpoints.gguf_source import GgufSource
 
 SMALL_VOCAB = 64
 """Rows of the stand-in token table: hidden states are given, tokens are not used."""
 
 SMALL_WINDOW = 5
 """Keys a sliding window is shrunk to, so that a short sequence crosses it."""
-
-GGUF_NAME = "layer.gguf"
-"""File name of a GGUF copy."""
 
 
 def copy_safetensors_layer(
@@ -71,63 +65,3 @@ def copy_safetensors_layer(
     }
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     return index, window
-
-
-def copy_gguf_layer(checkpoint: Checkpoint, layer: int, folder: Path) -> tuple[int, int | None]:
-    """Write GGUF_NAME into a folder.
-
-    Args:
-        checkpoint: from a GGUF file.
-        layer: its number.
-        folder: exists.
-
-    Returns:
-        The layer's number in the copy, and the window before it was shrunk (tokens; None: no window).
-    """
-    import gguf
-
-    source = checkpoint.source
-    assert isinstance(source, GgufSource)
-    arch = source.metadata["general.architecture"]
-    # Gemma 2 alternates windows by the layer's number, which no key spells out: keep it even or odd.
-    index = layer % 2 if arch == "gemma2" else 0
-    writer = gguf.GGUFWriter(folder / GGUF_NAME, arch)
-    for key, value in source.metadata.items():
-        if not key.startswith(f"{arch}.") or key in (f"{arch}.block_count", f"{arch}.vocab_size"):
-            continue
-        if key == f"{arch}.attention.sliding_window":
-            value = min(value, SMALL_WINDOW)
-        adders: dict[type, Any] = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32}
-        adders |= {str: writer.add_string, list: writer.add_array}
-        adders[type(value)](key, value)
-    writer.add_uint32(f"{arch}.block_count", index + 1)
-    writer.add_uint32(f"{arch}.vocab_size", SMALL_VOCAB)
-    root = checkpoint.layer_root
-    for name in checkpoint.tensor_names(layer):
-        raw, kind = source.read_stored(name)
-        renamed = f"{root}{index}.{name.removeprefix(f'{root}{layer}.')}"
-        writer.add_tensor(renamed, np.ascontiguousarray(raw), raw_dtype=gguf.GGMLQuantizationType(kind))
-    dim = checkpoint.config(layer).dim
-    writer.add_tensor("token_embd.weight", np.zeros((SMALL_VOCAB, dim), np.float32))
-    writer.add_tensor("output_norm.weight", np.ones(dim, np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return index, source.metadata.get(f"{arch}.attention.sliding_window")
-
-
-def gguf_config(checkpoint: Checkpoint, layer: int, folder: Path, transformers: Any) -> Any:
-    """transformers' own reading of the metadata, plus Llama 3's RoPE scaling, which it drops."""
-    config = transformers.AutoConfig.from_pretrained(folder, gguf_file=GGUF_NAME)
-    ours = checkpoint.config(layer)
-    if ours.rope_scaling == "llama3":
-        config.rope_parameters = {
-            "rope_type": "llama3",
-            "rope_theta": ours.rope_base,
-            "factor": ours.rope_factor,
-            "low_freq_factor": ours.rope_low_freq_factor,
-            "high_freq_factor": ours.rope_high_freq_factor,
-            "original_max_position_embeddings": ours.rope_original_max_position,
-        }
-    return config

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from tblock.checkpoints.checkpoint import Checkpoint
+from tblock.checkpoints.gguf_copy import GGUF_NAME, copy_gguf_layer, scale_rotation
 from tblock.checkpoints.gguf_source import GgufSource
-from tblock.checkpoints.layer_copy import GGUF_NAME, copy_gguf_layer, copy_safetensors_layer, gguf_config
+from tblock.checkpoints.layer_copy import copy_safetensors_layer
 from tblock.errors import ConfigError, RuntimeUnavailable, TblockError
 from tblock.files import system_error
 
@@ -112,14 +113,15 @@ def load_family_layer(checkpoint: Checkpoint, layer: int, *, attention: str = "e
                 index, window = copy_gguf_layer(checkpoint, layer, folder)
                 # transformers' GGUF reader finds stacked experts only from the class with a head.
                 auto = transformers.AutoModelForCausalLM
-                config = gguf_config(checkpoint, layer, folder, transformers)
-                more = {"gguf_file": GGUF_NAME, "config": config}
+                more = {"gguf_file": GGUF_NAME}
             else:
                 auto = transformers.AutoModel
                 index, window = copy_safetensors_layer(checkpoint, layer, folder, transformers)
             model, report = auto.from_pretrained(
                 folder, dtype=torch.float32, attn_implementation=attention, output_loading_info=True, **more
             )
+            if isinstance(checkpoint.source, GgufSource):
+                scale_rotation(model.base_model, checkpoint.source)
         except TblockError:
             raise
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Moving weights between the two RoPE layouts: half-split pairs (i, i + R/2), interleaved pairs (2i, 2i + 1).
+"""Moving rows between the two RoPE layouts: half-split pairs (i, i + R/2), interleaved pairs (2i, 2i + 1).
 
 The rows of q and k (and their norms) are reordered within each head, so that scores stay the same to the last
 bit of the rotation.
@@ -10,28 +10,21 @@ from tblock.choices import RopeLayout
 from tblock.config import BlockConfig
 
 
-def with_rope_layout(
-    config: BlockConfig, weights: dict[str, np.ndarray], layout: RopeLayout
-) -> tuple[BlockConfig, dict[str, np.ndarray]]:
-    """The same block in another RoPE layout.
+def row_order(config: BlockConfig, layout: RopeLayout) -> np.ndarray:
+    """[E] int: which row of a head in the other layout comes at each place of `layout`."""
+    order, half = np.arange(config.head_dim), config.rope_dim // 2
+    interleaved = np.arange(2 * half).reshape(2, half).T.ravel()
+    order[: 2 * half] = interleaved if layout == "interleaved" else np.argsort(interleaved)
+    return order
+
+
+def to_layout(array: np.ndarray, config: BlockConfig, layout: RopeLayout) -> np.ndarray:
+    """A copy of q's or k's weight, bias or per-head norm, from the other layout to this one.
 
     Args:
-        config: of the weights.
-        weights: state-dict name to array; not changed.
+        array: [heads * E, ...].
+        config: gives E and the rotated width R.
         layout: wanted.
-
-    Returns:
-        The config with that layout, and the weights; q and k parameters are copies.
     """
-    if not config.rope or config.rope_layout == layout:
-        return config, dict(weights)
-    half, head = config.rope_dim // 2, config.head_dim
-    interleaved = np.arange(2 * half).reshape(2, half).T.ravel()
-    order = np.arange(head)
-    order[: 2 * half] = interleaved if layout == "interleaved" else np.argsort(interleaved)
-    changed = dict(weights)
-    for name, array in weights.items():
-        if name.startswith(("attn.q.", "attn.k.", "attn.q_norm.", "attn.k_norm.")):
-            heads = array.reshape(-1, head, *array.shape[1:])
-            changed[name] = np.ascontiguousarray(heads[:, order]).reshape(array.shape)
-    return config.replace(rope_layout=layout), changed
+    heads = array.reshape(-1, config.head_dim, *array.shape[1:])
+    return np.ascontiguousarray(heads[:, row_order(config, layout)]).reshape(array.shape)

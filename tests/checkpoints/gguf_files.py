@@ -81,7 +81,8 @@ def write_gguf(
     """Write one file; `quantized` names the type that matrices of the layers are stored in."""
     writer = gguf.GGUFWriter(path, arch)
     for key, value in values.items():
-        {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}[type(value)](key, value)
+        adders = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32}
+        (adders | {str: writer.add_string})[type(value)](key, value)
     for name, array in arrays.items():
         if quantized and name.startswith("blk.") and array.ndim > 1:
             kind = gguf.GGMLQuantizationType[quantized]

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from tblock import BlockConfig
-from tblock.checkpoints import open_checkpoint
-from tblock.checkpoints.family import Rule
+from tblock.checkpoints import families_gguf, open_checkpoint, rope_layout
 from tblock.checkpoints.probe import LIMITS, measure, probe
-from tblock.errors import ConfigError, RuntimeUnavailable
+from tblock.errors import ConfigError, ParityError, RuntimeUnavailable
 from tblock.rope import inverse_frequencies
 from tests.checkpoints.gguf_files import HEAD_DIM, metadata, model_file, tensors, write_gguf
 
@@ -34,13 +33,66 @@ def test_families_gguf_equals_transformers(
 
 def test_unpermuted_rows_are_caught_by_the_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = open_checkpoint(model_file(tmp_path, "llama"))
-    plan = checkpoint._plan
-
-    def whole(*arguments):
-        return {k: (Rule(source=r.source, targets=r.targets), t) for k, (r, t) in plan(*arguments).items()}
-
-    monkeypatch.setattr(checkpoint, "_plan", whole)
+    monkeypatch.setattr(rope_layout, "row_order", lambda config, layout: np.arange(config.head_dim))
     assert measure(checkpoint, 0).worst > 1000 * LIMITS["float32"]
+
+
+LINEAR = {
+    "factor without a type": {"rope.scaling.factor": 4.0},
+    "old key": {"rope.scale_linear": 4.0},
+    "new key before the old": {"rope.scaling.factor": 4.0, "rope.scale_linear": 2.0},
+    "type": {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0},
+}
+UNSCALED = {
+    "none": {"rope.scaling.type": "none", "rope.scaling.factor": 4.0},
+    "zero": {"rope.scale_linear": 0.0},
+    "one": {"rope.scaling.factor": 1.0},
+}
+
+
+@pytest.mark.parametrize("keys", (LINEAR | UNSCALED).values(), ids=list(LINEAR | UNSCALED))
+def test_rope_scaling_is_read_as_llama_cpp_does(tmp_path: Path, keys: dict, monkeypatch) -> None:
+    checkpoint = open_checkpoint(model_file(tmp_path, "llama", **keys))
+    linear = keys in LINEAR.values()
+    config = checkpoint.config(0)
+    assert (config.rope_scaling, config.rope_factor) == (("linear", 4.0) if linear else ("none", 1.0))
+    probe(checkpoint, 0)
+    if linear:
+        real = families_gguf._rope_scaling
+        monkeypatch.setattr(families_gguf, "_rope_scaling", lambda fields, arch: real(fields, arch) and {})
+        with pytest.raises(ParityError, match="differs from transformers"):
+            probe(checkpoint, 0)
+        monkeypatch.setattr(families_gguf, "_rope_scaling", lambda fields, arch: {})
+        with pytest.raises(ConfigError, match=r"llama\.rope\.scal\S+: not known for llama"):
+            checkpoint.config(0)
+
+
+UNREAD = {
+    "bidirectional": ("llama", {"attention.causal": False}, r"llama.attention.causal=False"),
+    "window of a llama": ("llama", {"attention.sliding_window": 8}, r"llama.attention.sliding_window=8"),
+    "window pattern": ("gemma2", {"attention.sliding_window_pattern": 6}, r"sliding_window_pattern=6"),
+    "another base": ("qwen2", {"rope.freq_base_swa": 1e4}, r"qwen2.rope.freq_base_swa=10000.0: not known"),
+    "score scale": ("llama", {"attention.scale": 0.5}, r"llama.attention.scale=0.5: not known"),
+    "sections": ("qwen2", {"rope.dimension_sections": 4}, r"rope.dimension_sections=4: not known"),
+    "value width": ("llama", {"attention.value_length": 8}, r"llama.attention.value_length=8"),
+    "router": ("qwen3moe", {"expert_gating_func": 2}, r"qwen3moe.expert_gating_func=2"),
+    "key of the future": ("qwen3", {"attention.newer": 1}, r"qwen3.attention.newer=1: not known"),
+}
+
+
+@pytest.mark.parametrize(("arch", "keys", "message"), UNREAD.values(), ids=UNREAD)
+def test_key_that_may_change_the_layer_is_refused_by_name(
+    tmp_path: Path, arch: str, keys: dict, message: str
+) -> None:
+    checkpoint = open_checkpoint(model_file(tmp_path, arch, **keys))
+    with pytest.raises(ConfigError, match=message):
+        checkpoint.config(0)
+
+
+def test_irrelevant_keys_change_nothing(tmp_path: Path) -> None:
+    plain = open_checkpoint(model_file(tmp_path, "llama")).config(0)
+    keys = dict.fromkeys(families_gguf.IRRELEVANT.keys() - {"block_count", "vocab_size"}, 7)
+    assert open_checkpoint(model_file(tmp_path, "llama", **keys)).config(0) == plain
 
 
 def test_llama3_scaling_is_recognised_behind_its_divisors(tmp_path: Path) -> None:
@@ -87,6 +139,7 @@ BAD_FILES = {
         lambda p: _patched(p, 4, b"\x07"),
         r"GGUF version 7, wanted little-endian version 2 or 3",
     ),
+    "version 1": (lambda p: _patched(p, 4, b"\x01"), r"GGUF version 1, wanted .*; convert it again$"),
     "big-endian": (lambda p: _patched(p, 4, b"\0\0\0\3"), r"big-endian GGUF"),
 }
 
@@ -99,7 +152,8 @@ def test_bad_file_is_one_line_that_names_it(tmp_path: Path, kind: str) -> None:
     with pytest.raises(ConfigError) as caught:
         open_checkpoint(path)
     assert re.search(message, str(caught.value)), str(caught.value)
-    assert str(path) in str(caught.value)
+    assert str(caught.value).count(str(path)) == 1
+    assert "damaged" not in str(caught.value)
 
 
 def _without(name: str):
@@ -119,9 +173,12 @@ BAD_CONTENT = {
     "zero heads": (_with({"llama.attention.head_count": 0}), r"llama.attention.head_count=0, wanted"),
     "zero alignment": (_with({"general.alignment": 0}), r"damaged GGUF header \(integer .*by zero\)"),
     "text for a number": (_with({"split.count": "two"}), r"damaged GGUF header"),
-    "scaling": (_with({"llama.rope.scaling.type": "yarn"}), r"llama.rope.scaling.type='yarn'.*'none' only"),
+    "scaling": (
+        _with({"llama.rope.scaling.type": "yarn"}),
+        r"llama.rope.scaling.type='yarn'.*'none' or 'linear' only",
+    ),
     "experts": (_with({"llama.expert_count": 8}), r"llama.expert_count=8"),
-    "part": (_with({"split.count": 2}), r"one part of a split GGUF; join it"),
+    "part": (_with({"split.count": 2}), r"^\S+bad.gguf: one part of a split GGUF; join it"),
     "tensor missing": (_without(_K), rf"layer 1 does not fit llama; missing: attn.k.weight \(from {_K}\)"),
     "tensor unused": (
         _with(arrays={"blk.1.attn_k.bias": np.zeros(32, np.float32)}),
@@ -163,13 +220,15 @@ def test_unknown_architecture_lists_the_known_ones(tmp_path: Path) -> None:
         open_checkpoint(path)
 
 
-def test_unknown_tensor_type_names_the_tensor(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [4, 5, 31, 32, 33, 36, 37, 38, 999])
+def test_unreadable_tensor_type_names_the_tensor(tmp_path: Path, kind: int) -> None:
     path = model_file(tmp_path, "llama")
     content = path.read_bytes()
     name = b"blk.1.attn_k.weight"
     kind_at = content.index(name) + len(name) + 4 + 2 * 8
-    _patched(path, kind_at, (999).to_bytes(4, "little"))
-    with pytest.raises(ConfigError, match=r"tensor blk.1.attn_k.weight has unknown type 999"):
+    _patched(path, kind_at, kind.to_bytes(4, "little"))
+    says = "unknown type 999; update" if kind == 999 else f"type {kind}, which ggml withdrew; quantize"
+    with pytest.raises(ConfigError, match=rf"^{re.escape(str(path))}: tensor blk.1.attn_k.weight has {says}"):
         open_checkpoint(path)
 
 
