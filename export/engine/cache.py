@@ -19,6 +19,8 @@ from tblock.manifest import file_digest
 
 def digest_of_files(paths: Iterable[Path]) -> str:
     """One digest over the contents of some files, in order."""
+    paths = list(paths)
+    assert paths, "a digest of nothing would never change"
     return hashlib.sha256("".join(file_digest(path) for path in paths).encode()).hexdigest()
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import tblock
+import tblock.contract
 from tblock.errors import ExportError, TblockError
 from tblock.export.engine import cache as engine_cache
 from tblock.export.engine import limits as engine_limits
@@ -97,6 +98,12 @@ def _build(trt: Any, found: engine_package.Package, device: Device | None, reque
     return engine_cache.store(folder, name, job.output, build(trt, found, job, device, say))
 
 
+def builder_sources() -> list[Path]:
+    """The code that shapes an engine: every file of this package, and the contract that it reads."""
+    package = Path(__file__).parent
+    return [*sorted(package.glob("*.py")), Path(tblock.contract.__file__)]
+
+
 def _shaped_by(
     trt: Any, found: engine_package.Package, device: Device | None, job: Job, request: dict[str, Any]
 ) -> dict[str, Any]:
@@ -108,7 +115,7 @@ def _shaped_by(
         "package": [found.flavour, trt.__version__],
         "tblock": [
             tblock.__version__,
-            engine_cache.digest_of_files(sorted(Path(__file__).parent.glob("engine*.py"))),
+            engine_cache.digest_of_files(builder_sources()),
         ],
         "device": gpu,
         "profiles": request["profiles"],

@@ -95,6 +95,7 @@ class Checkpoint:
             config = BlockConfig(**fields)
         except ConfigError as error:
             raise ConfigError(f"{self.path}: layer {layer}: {error}") from None
+        self.fields.refuse_unread(self.family, config.causal)
         if config.num_experts > _MOST_EXPERTS:
             got = f"num_experts={config.num_experts}"
             raise ConfigError(f"{self.path}: layer {layer}: {got}, wanted at most {_MOST_EXPERTS}")

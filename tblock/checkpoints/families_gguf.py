@@ -169,19 +169,6 @@ def _gemma2(fields: Fields, layer: int) -> dict[str, Any]:
     }
 
 
-class _Asked(dict[str, Any]):
-    """Settings that remember which keys were asked for."""
-
-    def __init__(self, values: dict[str, Any]) -> None:
-        super().__init__(values)
-        self.keys_asked: set[str] = set()
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """As of a dict."""
-        self.keys_asked.add(key)
-        return super().get(key, default)
-
-
 def _row(
     arch: str,
     name: str,
@@ -192,15 +179,15 @@ def _row(
     depth = f"{arch}.block_count"
 
     def complete(fields: Fields, layer: int) -> dict[str, Any]:
-        asked = _Asked(fields.values)
-        result = config(Fields(fields.where, asked), layer)
+        result = config(fields, layer)
         for key, value in fields.values.items():
             behind = key.removeprefix(f"{arch}.")
-            if behind != key and key not in asked.keys_asked and behind not in IRRELEVANT:
+            if behind != key and key not in fields.asked and behind not in IRRELEVANT:
                 raise ConfigError(
                     f"{fields.where}: {key}={value!r}: not known for {arch} and may change the layer; "
                     "give the Hugging Face folder instead"
                 )
+        fields.asked.update(fields.values)
         return result
 
     row = Family(

@@ -22,6 +22,10 @@ _ACTIVATIONS = {
 _GATED = {"silu": "swiglu", "gelu": "geglu", "gelu_tanh": "geglu_tanh"}
 
 
+SHAPING = ("is_causal", "partial_rotary_factor")
+"""Settings that change every layer of a model that has them, in any family: unread they are refused."""
+
+
 class Fields:
     """A mapping of settings that knows where it came from.
 
@@ -32,6 +36,7 @@ class Fields:
 
     def __init__(self, where: str, values: dict[str, Any]) -> None:
         self.where, self.values = where, values
+        self.asked: set[str] = set()
 
     @classmethod
     def from_json(cls, path: Path) -> "Fields":
@@ -53,16 +58,19 @@ class Fields:
         return cls(str(path), values)
 
     def __contains__(self, name: str) -> bool:
+        self.asked.add(name)
         return self.values.get(name) is not None
 
     def sub(self, name: str) -> "Fields":
         """The nested object of that name, empty where there is none."""
+        self.asked.add(name)
         value = self.values.get(name) or {}
         if not isinstance(value, dict):
             raise ConfigError(f"{self.where}: {name}={value!r}, wanted an object")
         return Fields(f"{self.where}: {name}", value)
 
     def _get(self, name: str, default: Any, kinds: tuple[type, ...], wanted: str) -> Any:
+        self.asked.add(name)
         value = self.values.get(name)
         if value is None:
             if default is _REQUIRED:
@@ -104,10 +112,12 @@ class Fields:
 
     def nullable(self, name: str, absent: Any) -> Any:
         """A number where null means off and is not the same as an absent key, which takes `absent`."""
+        self.asked.add(name)
         return self.number(name, None) if name in self.values else absent
 
     def window(self, name: str, absent: int | None) -> int | None:
         """A number of tokens, likewise."""
+        self.asked.add(name)
         return self.count(name, None) if name in self.values else absent
 
     def flag(self, name: str, default: Any = _REQUIRED) -> Any:
@@ -163,6 +173,24 @@ class Fields:
             )
         return _GATED[activation]
 
+    def refuse_unread(self, family: str, causal: bool) -> None:
+        """Refuse a setting that shapes a layer and that nobody has asked for.
+
+        Args:
+            family: named in the message.
+            causal: of the block that was read; an `is_causal` that says the same is fine.
+
+        Raises:
+            ConfigError: names the setting and its value.
+        """
+        for name, value in self.values.items():
+            agrees = value is None or (name == "is_causal" and value == causal)
+            if name in SHAPING and name not in self.asked and not agrees:
+                raise ConfigError(
+                    f"{self.where}: {name}={value!r}: {family} is read without it, "
+                    "and it may change the layer"
+                )
+
     def refuse(self, family: str, **unsupported: Any) -> None:
         """Refuse settings that ask for what the block cannot do.
 
@@ -174,6 +202,7 @@ class Fields:
             ConfigError: names the setting, its value and what is supported.
         """
         for name, fine in unsupported.items():
+            self.asked.add(name)
             value = self.values.get(name)
             if value is not None and value not in fine:
                 wanted = (

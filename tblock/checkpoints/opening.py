@@ -3,8 +3,8 @@
 Pickle files are refused by name, never opened.
 """
 
-import difflib
 import json
+import re
 from pathlib import Path
 
 from tblock.checkpoints import families_encoder, families_gated, families_gguf, families_layernorm
@@ -24,9 +24,9 @@ MISSING_FEATURES: dict[str, str] = {
     "gpt_oss": "attention sinks, clamped SwiGLU with alpha, biases in router and experts",
     "granite": "residual, attention and embedding multipliers",
     "granitemoe": "residual, attention and embedding multipliers",
-    "smollm3": "per-layer RoPE switches",
-    "cohere2": "per-layer RoPE switches",
-    "llama4_text": "chunked attention, per-layer RoPE switches, RoPE on complex pairs with QK norm after it",
+    "smollm3": "a row here: nothing of it was proven yet",
+    "cohere2": "a row here: nothing of it was proven yet",
+    "llama4_text": "chunked attention, QK norm after RoPE",
     "deepseek_v2": "multi-head latent attention",
     "deepseek_v3": "multi-head latent attention, grouped router with correction bias",
     "qwen2_moe": "a gate on the shared expert",
@@ -87,7 +87,8 @@ def _open_gguf(path: Path) -> Checkpoint:
 
 def _open_folder(path: Path) -> Checkpoint:
     index = path / "model.safetensors.index.json"
-    if index.exists():
+    # As transformers does: a whole file beside an index, which may be of older shards, is the model.
+    if index.exists() and not (path / "model.safetensors").exists():
         weight_map = _read_index(index)
         shards = sorted({path / name for name in weight_map.values()})
         for shard in shards:
@@ -150,8 +151,10 @@ def find_family(model_type: str, where: str) -> Family:
         raise ConfigError(
             f"{where}: family {model_type!r} is not supported: it needs {MISSING_FEATURES[model_type]}"
         )
-    near = difflib.get_close_matches(model_type, FAMILIES, n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
+    # Another spelling of the same name only: the family next to it in the alphabet gives wrong numbers.
+    plain = re.sub(r"[^a-z0-9]", "", model_type.lower())
+    same = [name for name in FAMILIES if name.replace("_", "").replace("-", "") == plain]
+    hint = f"did you mean {same[0]}? " if same else ""
     raise ConfigError(f"{where}: unknown family {model_type!r}; {hint}known: {', '.join(FAMILIES)}")
 
 

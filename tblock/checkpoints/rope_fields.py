@@ -69,6 +69,8 @@ def _parameters(fields: Fields, layer_type: str | None) -> Fields:
     if "rope_parameters" not in fields:
         return fields.sub("rope_scaling")
     parameters = fields.sub("rope_parameters")
+    if "rope_scaling" in fields and fields.values["rope_scaling"] != parameters.values:
+        raise ConfigError(f"{fields.where}: rope_scaling stands beside rope_parameters; which one counts?")
     if layer_type is not None and isinstance(parameters.values.get(layer_type), dict):
         return parameters.sub(layer_type)
     return parameters

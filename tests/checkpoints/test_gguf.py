@@ -64,7 +64,7 @@ def test_rope_scaling_is_read_as_llama_cpp_does(tmp_path: Path, keys: dict, monk
             probe(checkpoint, 0)
         monkeypatch.setattr(families_gguf, "_rope_scaling", lambda fields, arch: {})
         with pytest.raises(ConfigError, match=r"llama\.rope\.scal\S+: not known for llama"):
-            checkpoint.config(0)
+            open_checkpoint(checkpoint.path).config(0)
 
 
 UNREAD = {

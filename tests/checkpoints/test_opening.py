@@ -194,7 +194,14 @@ BAD = {
         _shards(lambda p: (p / "model.safetensors.index.json").write_text("[]")),
         r"index.json: not a safetensors index",
     ),
-    "unknown family": (_edited(model_type="llamma"), r"unknown family 'llamma'; did you mean llama\?"),
+    "spelling": (_edited(model_type="Qwen-3"), r"unknown family 'Qwen-3'; did you mean qwen3\?"),
+    "not causal": (_edited(is_causal=False), r"config.json: is_causal=False: llama is read without it"),
+    "two scalings": (
+        _edited(rope_scaling={"type": "linear", "factor": 4.0}, rope_parameters={"rope_type": "default"}),
+        r"config.json: rope_scaling stands beside rope_parameters",
+    ),
+    "another family": (_edited(model_type="olmo3"), r"unknown family 'olmo3'; known: "),
+    "neighbour": (_edited(model_type="llama4"), r"unknown family 'llama4'; known: "),
     "no family": (_edited(model_type=...), r"model_type is missing"),
     "missing features": (
         _edited(model_type="gpt_oss"),

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tblock.export.engine import cache as engine_cache
+from tblock.export.engine import worker
 from tblock.export.engine.builder import EngineOptions, build_engine
 from tests.export import engine_models as models
 
@@ -47,6 +48,21 @@ def test_engine_is_found_again_until_anything_changes(tmp_path: Path) -> None:
     assert not build().cached
 
 
+def test_byte_of_the_builder_changed_is_another_key(tmp_path: Path) -> None:
+    """The key must not be a digest of nothing: each file of the builder is in it."""
+    sources = worker.builder_sources()
+    names = {path.name for path in sources}
+    package = Path(worker.__file__).parent
+    assert {path.name for path in package.glob("*.py")} <= names
+    assert {"build.py", "attention.py", "network.py", "contract.py"} <= names
+    whole = engine_cache.digest_of_files(sources)
+    for path in sources:
+        changed = tmp_path / path.name
+        changed.write_bytes(path.read_bytes() + b" ")
+        other = [changed if source == path else source for source in sources]
+        assert engine_cache.digest_of_files(other) != whole, path.name
+
+
 def test_damaged_entry_is_built_again(tmp_path: Path) -> None:
     model, cache = models.exported() / "model.onnx", tmp_path / "cache"
     options = EngineOptions(progress=False, cache=str(cache))
@@ -60,6 +76,11 @@ def test_damaged_entry_is_built_again(tmp_path: Path) -> None:
         assert report.bytes == (tmp_path / "m.engine").stat().st_size == entry.stat().st_size
     entry.with_suffix(".json").write_text("{}")
     assert not build_engine(model, tmp_path / "m.engine", **arguments).cached
+
+
+def test_digest_of_no_file_is_refused() -> None:
+    with pytest.raises(AssertionError):
+        engine_cache.digest_of_files([])
 
 
 def test_key_depends_on_every_part() -> None:

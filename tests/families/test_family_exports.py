@@ -18,12 +18,13 @@ from tblock.checkpoints import Checkpoint, from_torch_layer, open_checkpoint
 from tblock.checkpoints.probe import LIMITS
 from tblock.checkpoints.reference import FamilyLayer
 from tblock.errors import ExportError
-from tblock.export import export, onnx_translation
+from tblock.export import onnx_translation
 from tblock.manifest import Artifact
 from tblock.ranges import Range
 from tblock.runtimes import load
 from tblock.runtimes.parity import judge_runner
 from tblock.weights import fill
+from tests.artifacts import export
 from tests.families.family_cases import CASES, Case, randomize, save_model
 from tests.families.family_inputs import LENGTHS, Layer, worst_error
 
