@@ -112,8 +112,11 @@ def test_engine_on_trial_without_golden_data_is_not_judged(tmp_path: Path, tiny:
 
 def signalled(number: signal.Signals, folder: Path, before: str = "") -> int:
     """Exit code of an export that gets a signal while it captures."""
-    # A test run under nohup ignores hang-ups, and so would what it starts.
-    heard = "import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL)"
+    # Under nohup or in the background signals are ignored, and so they would be by what is started there.
+    heard = (
+        "import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL); "
+        "signal.signal(signal.SIGINT, signal.default_int_handler)"
+    )
     code = f"{heard}\nimport tblock.cli\n{before}\ntblock.cli.main()"
     words = ["export", "--preset", "tiny", "--no-verify", "-o", str(folder / "deep" / "out")]
     process = subprocess.Popen([sys.executable, "-c", code, *words], stderr=subprocess.PIPE, text=True)
