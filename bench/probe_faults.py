@@ -16,12 +16,7 @@ from typing import Any
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "tests" / "families"), str(ROOT / "tests")]
-
-from family_cases import CASES, Case, save_model  # noqa: E402
-from family_report import provenance  # noqa: E402
-from faults import FAULTS  # noqa: E402
-from random_models import random_case  # noqa: E402
+sys.path.insert(0, str(ROOT))
 
 from tblock.checkpoints import open_checkpoint  # noqa: E402
 from tblock.checkpoints.probe import LIMITS, measure  # noqa: E402
@@ -29,6 +24,10 @@ from tblock.export import export  # noqa: E402
 from tblock.ranges import Range  # noqa: E402
 from tblock.runtimes import CheckRow, load  # noqa: E402
 from tblock.runtimes.parity import judge_runner  # noqa: E402
+from tests.families.family_cases import CASES, Case, save_model  # noqa: E402
+from tests.families.faults import FAULTS  # noqa: E402
+from tests.families.random_models import random_case  # noqa: E402
+from tests.family_report import provenance  # noqa: E402
 
 
 def planted_faults() -> list[dict[str, Any]]:
