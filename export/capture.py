@@ -15,6 +15,7 @@ from tblock.config import BlockConfig
 from tblock.errors import ExportError, reason
 from tblock.manifest import TensorSpec
 from tblock.ranges import Range
+from tblock.rope_table import RopeTable
 from tblock.weights import DTYPES
 
 
@@ -50,6 +51,21 @@ def capture(
     except Exception as error:
         raise ExportError(f"capture: torch.export failed: {reason(error)}") from error
     return program
+
+
+def trim_tables(
+    module: nn.Module, configs: Sequence[BlockConfig], inputs: Sequence[TensorSpec], ranges: dict[str, Range]
+) -> None:
+    """Cut RoPE tables to the declared sequence; whole where positions are an input.
+
+    Never shorter than what `capture` traces with: the end of a table would become a size of the graph.
+    """
+    if any(spec.name == "position_ids" for spec in inputs):
+        return
+    tokens = max(ranges["S"].max, example_sizes(configs, ranges)["S"])
+    for part in module.modules():
+        if isinstance(part, RopeTable):
+            part.resize(tokens)
 
 
 def example_sizes(configs: Sequence[BlockConfig], ranges: dict[str, Range]) -> dict[str, int]:

@@ -11,15 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
-
 import tblock
 from tblock.block import Block, Stack
 from tblock.checkpoints import open_checkpoint
 from tblock.config import BlockConfig
 from tblock.errors import ConfigError, ExportError, ParityError, TblockError
 from tblock.export.block_source import CheckpointSource, ConfigSource, ModuleSource, Source, parse_layers
-from tblock.export.capture import capture, example_sizes
+from tblock.export.capture import capture, trim_tables
 from tblock.export.golden_cases import golden_notes, make_golden
 from tblock.export.memory import Stage, load_libraries, measured, resident_bytes
 from tblock.export.recording import GRAPH, record_verdicts
@@ -30,7 +28,6 @@ from tblock.export.weights_file import write_weights
 from tblock.golden import write_golden
 from tblock.manifest import GOLDEN, NAME, WEIGHTS, Artifact, Manifest, file_digest
 from tblock.ranges import Range
-from tblock.rope_table import RopeTable
 from tblock.weights import DTYPES
 
 if TYPE_CHECKING:
@@ -183,8 +180,8 @@ def run_export(
             slices = write_weights(named, folder / WEIGHTS)
         progress("capture")
         with measured(baseline) as stages["capture"]:
-            trimmed = _trimmed(module, source.configs, ranges, options)
-            program = capture(trimmed, source.configs, inputs, ranges)
+            trim_tables(module, source.configs, inputs, ranges)
+            program = capture(module, source.configs, inputs, ranges)
         done: dict[str, dict[str, Any]] = {}
 
         def described() -> Artifact:
@@ -245,21 +242,6 @@ def _judge(result: ExportResult, progress: Callable[[str], None]) -> None:
     kept = ("status", "ratio", "error", "eager_error", "where", "reason")
     verdicts = {row.runtime: {name: getattr(row, name) for name in kept} for row in result.rows}
     result.artifact = record_verdicts(result.artifact, verdicts)
-
-
-def _trimmed(
-    module: nn.Module, configs: Sequence[BlockConfig], ranges: dict[str, Range], options: ExportOptions
-) -> nn.Module:
-    """The module with RoPE tables cut to the declared sequence; whole where positions are an input.
-
-    Never shorter than what capture traces with: the end of a table would become a size of the graph.
-    """
-    if not options.position_ids:
-        tokens = max(ranges["S"].max, example_sizes(configs, ranges)["S"])
-        for part in module.modules():
-            if isinstance(part, RopeTable):
-                part.resize(tokens)
-    return module
 
 
 def _tool_versions() -> dict[str, str]:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from tblock.config import BlockConfig
 from tblock.dtypes import float_dtype
 from tblock.errors import ConfigError, ExportError, RuntimeUnavailable
+from tblock.export.aoti import check_cpu, default_cpu
 from tblock.machine import require_cxx_compiler
 from tblock.manifest import TensorSpec
 from tblock.ranges import Range
@@ -34,6 +35,8 @@ class ExportOptions:
         position_ids: the graph takes `position_ids` [B, S] int64 (left padding with RoPE needs them).
         fusion: `plugin`, `native` or `auto`, for TensorRT; None: auto.
         tf32: let TensorRT multiply float32 in TF32.
+        cpu: that AOTInductor compiles for: `x86-64-v3` (AVX2), `x86-64-v4` (AVX512) or `native`; None:
+            x86-64-v3, and native where the CPU is no x86.
         golden: write golden data.
         force: replace an artifact that is there.
     """
@@ -47,6 +50,7 @@ class ExportOptions:
     position_ids: bool = False
     fusion: Literal["plugin", "native", "auto"] | None = None
     tf32: bool = False
+    cpu: str | None = None
     golden: bool = True
     force: bool = False
 
@@ -88,6 +92,7 @@ def checked(
         ("--opset", options.opset, ["onnx", *ENGINES]),
         ("--fusion", options.fusion, list(ENGINES)),
         ("--tf32", options.tf32 or None, list(ENGINES)),
+        ("--cpu", options.cpu, ["aoti"]),
     ):
         if value is not None and not set(needed) & set(options.to):
             raise ConfigError(f"{name} {value}: nothing would read it; needs --to {' or '.join(needed)}")
@@ -105,6 +110,7 @@ def checked(
     if "aoti" in options.to:
         # Inductor takes $CXX or g++, nothing else.
         require_cxx_compiler("--to aoti", "g++")
+        check_cpu(options.cpu or default_cpu())
     limit = min(c.max_position for c in configs)
     seq = options.seq or Range(1, min(DEFAULT_SEQ.opt, limit), min(DEFAULT_SEQ.max, limit))
     if seq.max > limit:

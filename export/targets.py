@@ -49,7 +49,9 @@ def run_stage(name: str, job: Job) -> dict[str, dict[str, Any]]:
     if name == "onnx":
         return _graph(job)
     if name == "aoti":
-        return {"aoti": {"files": [PACKAGE], **aoti.build(job.program, job.folder / PACKAGE)}}
+        cpu = job.options.cpu or aoti.default_cpu()
+        entry = aoti.compile_package(job.described(), job.folder / PACKAGE, cpu)
+        return {"aoti": {"files": [PACKAGE], **entry}}
     return {name: _engine(name, job)}
 
 

@@ -3,6 +3,7 @@
 Owns the comparison of this machine with the manifest before the code is loaded. Loads torch.
 """
 
+import platform
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,11 +13,9 @@ from torch.utils._pytree import treespec_loads
 
 from tblock.block import ARGUMENTS
 from tblock.errors import ArtifactError, RuntimeUnavailable, reason
+from tblock.machine import cpu_flags
 from tblock.manifest import Artifact
 from tblock.runtimes.eager import TorchRunner
-
-CPU_LEVELS = ("DEFAULT", "AVX2", "AVX512")
-"""x86 values of torch.backends.cpu.get_cpu_capability(), each of which runs the code of those before it."""
 
 
 class AotiRunner(TorchRunner):
@@ -83,10 +82,10 @@ def check_build(where: str, target: Mapping[str, Any]) -> None:
 
     Args:
         where: the package, for the message.
-        target: its manifest entry: `torch`, `device`, `cpu_capability`.
+        target: its manifest entry: `torch`, `device`, `architecture`, `cpu`, `cpu_flags`.
 
     Raises:
-        ArtifactError: built by another torch release, or for a CPU that can do more than this one.
+        ArtifactError: built by another torch release, or for a CPU that has what this one lacks.
         RuntimeUnavailable: built for CUDA, and torch sees none.
     """
     built, here = str(target.get("torch", "unknown")), torch.__version__
@@ -97,13 +96,15 @@ def check_build(where: str, target: Mapping[str, Any]) -> None:
         if not torch.cuda.is_available():
             raise RuntimeUnavailable(f"aoti: {where} is built for {device}, torch {here} sees no CUDA device")
         return
-    wanted, mine = str(target.get("cpu_capability", "unknown")), torch.backends.cpu.get_cpu_capability()
-    runs = wanted == mine or (
-        wanted in CPU_LEVELS and mine in CPU_LEVELS and CPU_LEVELS.index(wanted) <= CPU_LEVELS.index(mine)
-    )
-    if not runs:
+    if "cpu_flags" not in target:
+        raise ArtifactError(f"{where}: its manifest does not say which CPUs run it; export again")
+    wanted, mine = target.get("architecture"), platform.machine()
+    lacking = [flag for flag in target["cpu_flags"] if flag not in cpu_flags()]
+    if wanted != mine or lacking:
+        lacks = f"has no {', '.join(lacking)}" if wanted == mine else f"is {mine}"
         raise ArtifactError(
-            f"{where}: built for a CPU with {wanted}, this one has {mine}; export again on such a machine"
+            f"{where}: built for {wanted} CPUs of level {target.get('cpu')}, this one {lacks}; "
+            "export again here, or with a lower --cpu"
         )
 
 

@@ -7,6 +7,7 @@ error). The GPU is asked of the driver directly: no CUDA package is needed to le
 import ctypes
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -127,6 +128,16 @@ def cpu_name() -> str:
         if key.strip() == "model name" and value.strip():
             return value.strip()
     return platform.processor() or platform.machine()
+
+
+def cpu_flags() -> frozenset[str]:
+    """Names of the instruction sets and features this CPU has, as Linux spells them; empty elsewhere."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return frozenset()
+    found = re.search(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE)
+    return frozenset(found[1].split() if found else ())
 
 
 def usable_cpus() -> int:

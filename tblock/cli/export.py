@@ -28,6 +28,9 @@ def run(
         str | None, typer.Option(help="For TensorRT: plugin, native or auto (the default).")
     ] = None,
     tf32: Annotated[bool, typer.Option("--tf32", help="Let TensorRT multiply float32 in TF32.")] = False,
+    cpu: Annotated[
+        str | None, typer.Option(help="For AOTInductor: x86-64-v3 (AVX2, the default), x86-64-v4 or native.")
+    ] = None,
     golden: Annotated[bool, typer.Option(help="Write golden data.")] = True,
     verify: Annotated[bool, typer.Option(help="Check the artifact on the runtimes of its targets.")] = True,
     verify_import: Annotated[
@@ -67,7 +70,7 @@ def run(
     options = ExportOptions(
         to=spelling.names(to), dtype=full_dtype, batch=batch_range, seq=seq_range, opset=opset,
         padding_mask=padding_mask, position_ids=position_ids, fusion=fusion,  # type: ignore[arg-type]
-        tf32=tf32, golden=golden, force=force,
+        tf32=tf32, cpu=cpu, golden=golden, force=force,
     )  # fmt: skip
     result = run_export(
         open_source(source, layer=layer, layers=layers, name=preset or (config.name if config else "")),

@@ -132,7 +132,11 @@ def test_external_locations_of_any_length_are_found(length, tmp_path):
 
 OTHER_BUILDS = {
     "older-torch": ({"torch": "2.12.1+cpu"}, r"model\.pt2: built by torch 2\.12\.1\+cpu, this is torch "),
-    "better-cpu": ({"cpu_capability": "AVX1024"}, r"built for a CPU with AVX1024, this one has "),
+    "better-cpu": (
+        {"cpu": "native", "cpu_flags": ["avx1024"]},
+        r"built for x86_64 CPUs of level native, this one has no avx1024; export again here",
+    ),
+    "other-cpu": ({"architecture": "riscv64"}, r"built for riscv64 CPUs of level x86-64-v3, this one is "),
 }
 
 
