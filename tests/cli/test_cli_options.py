@@ -19,6 +19,7 @@ FROZEN: dict[str, set[str]] = {
         "--batch",
         "--checkpoint",
         "--config",
+        "--cpu",
         "--dtype",
         "--force",
         "--fusion",
