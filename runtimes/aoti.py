@@ -3,8 +3,12 @@
 Owns the comparison of this machine with the manifest before the code is loaded. Loads torch.
 """
 
+import contextlib
+import logging
+import os
 import platform
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -45,17 +49,41 @@ class AotiRunner(TorchRunner):
         check_build(f"{artifact.folder / name}", target)
         super().__init__(artifact, provider=target.get("device", "cpu"), threads=threads)
         path = artifact.path(name)
+        unpacked = tempfile.TemporaryDirectory(prefix="tblock-aoti-", ignore_cleanup_errors=True)
         try:
-            self._package = torch._inductor.aoti_load_package(str(path))
+            with _loading_into(unpacked.name):
+                self._package = torch._inductor.aoti_load_package(str(path))
             self._order = _input_order(self._package, [spec.name for spec in artifact.manifest.inputs])
         except (
             Exception
         ) as error:  # the loader raises whatever its zip reader, compiler check or linker raise
+            unpacked.cleanup()
             raise ArtifactError(f"{path}: AOTInductor cannot load it: {reason(error)}") from error
+        self._unpacked = unpacked
 
     def _call(self, tensors: dict[str, Tensor]) -> list[Tensor]:
         # The package's own __call__ parses its signature from JSON at each call; the list is consumed.
         return self._package.loader.boxed_run([tensors[name] for name in self._order])
+
+
+@contextlib.contextmanager
+def _loading_into(folder: str) -> Iterator[None]:
+    """Let the package be unpacked there: a load that fails leaves what it unpacked.
+
+    torch's warning of CPUs that merely differ is left out: `check_build` has compared them.
+    """
+    log = logging.getLogger("torch.export.pt2_archive._package")
+    level, before = log.level, os.environ.get("TMPDIR")
+    log.setLevel(logging.ERROR)
+    os.environ["TMPDIR"] = folder
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+        if before is None:
+            del os.environ["TMPDIR"]
+        else:
+            os.environ["TMPDIR"] = before
 
 
 def _input_order(package: Any, names: list[str]) -> list[str]:

@@ -2,10 +2,14 @@
 
 import errno
 import json
+import os
 import platform
 import re
+import shutil
 import subprocess
+import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,11 +19,12 @@ from tblock.child import ChildFailure
 from tblock.errors import ArtifactError, ConfigError, ExportError
 from tblock.export import aoti, aoti_compiler
 from tblock.export.request import ExportOptions, checked
-from tblock.manifest import Artifact, read_artifact
+from tblock.manifest import Artifact, file_digest, read_artifact
 from tblock.ranges import Range
 from tblock.runtimes.aoti import check_build
 from tests.artifacts import export
 from tests.conftest import Once
+from tests.runtimes.conftest import make_odd32
 
 TINY = preset("tiny")
 SHORT = Range(1, 8, 16)
@@ -35,6 +40,8 @@ def _registers(library: Path) -> set[str]:
 
 
 def _packaged(once: Once, cpu: str | None) -> Artifact:
+    if cpu is None:
+        return read_artifact(make_odd32(once))
     folder = once(f"aoti-{cpu}", lambda folder: export(TINY, folder, to=("onnx", "aoti"), seq=SHORT, cpu=cpu))
     return read_artifact(folder)
 
@@ -82,6 +89,50 @@ def test_package_for_a_higher_level_says_what_it_needs(cpu: str, once: Once, tmp
     assert {"avx512f", "avx512vl", "avx2"} <= set(entry["cpu_flags"])
     assert _registers(_library(artifact, tmp_path))
 
+
+@X86
+@pytest.mark.exhaustive
+def test_load_leaves_no_folder_and_says_nothing_of_the_cpu(
+    once: Once, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a fresh process, whose end is a part of it: a whole package, then one whose library is none."""
+    artifact = _packaged(once, None)
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    for folder in (whole, broken):
+        shutil.copytree(artifact.folder, folder)
+    with zipfile.ZipFile(whole / "model.pt2") as source, zipfile.ZipFile(broken / "model.pt2", "w") as target:
+        for entry in source.infolist():
+            content = source.read(entry)
+            target.writestr(entry.filename, b"no library" if entry.filename.endswith(".so") else content)
+    for folder, said in ((whole, "loaded"), (broken, "AOTInductor cannot load it")):
+        file = {"size": (folder / "model.pt2").stat().st_size, "sha256": file_digest(folder / "model.pt2")}
+        manifest = replace(artifact.manifest, files={**artifact.manifest.files, "model.pt2": file})
+        (folder / "manifest.json").write_text(manifest.to_json())
+        done = subprocess.run(
+            [sys.executable, "-c", LOAD, folder],
+            env={**os.environ, "TMPDIR": str(temporary)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert said in done.stdout + done.stderr
+        assert "mismatch" not in done.stderr
+        left = [path.name for path in temporary.iterdir() if "aoti" in path.name]
+        assert not left, done.stderr
+
+
+LOAD = """
+import sys
+from tblock.errors import ArtifactError
+from tblock.runtimes import load
+try:
+    runner = load(sys.argv[1], "aoti")
+    print("loaded")
+except ArtifactError as error:
+    print(error)
+"""
 
 ENTRY = {"torch": "", "architecture": "x86_64", "cpu": "x86-64-v4", "cpu_flags": ["avx2", "avx512f"]}
 

@@ -15,11 +15,16 @@ def _export(**options: Any) -> Any:
     return lambda folder: export(artifact_edits.ODD, folder, **artifact_edits.LIMITS, **options)
 
 
-@pytest.fixture(scope="session")
-def odd32(once: Once) -> Path:
+def make_odd32(once: Once) -> Path:
     """float32, every input, for ONNX Runtime, AOTInductor and TensorRT-RTX."""
     to = ("onnx", "aoti", "tensorrt-rtx")
     return once("odd32", _export(to=to, padding_mask=True, position_ids=True))
+
+
+@pytest.fixture(scope="session")
+def odd32(once: Once) -> Path:
+    """See `make_odd32`."""
+    return make_odd32(once)
 
 
 @pytest.fixture(scope="session")
