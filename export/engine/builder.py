@@ -7,13 +7,13 @@ process loads TensorRT.
 from collections.abc import Sequence
 from pathlib import Path
 
+from tblock.child import ask
 from tblock.errors import ArtifactError, ConfigError
-from tblock.export.engine import child as engine_child
 from tblock.export.engine import package as engine_package
 from tblock.export.engine import profiles as engine_profiles
-from tblock.export.engine.choice import Build, Judge, Trial, choose_fusion
+from tblock.export.engine.choice import WORKER, Judge, Trial, choose_fusion, run_builder, shown
 from tblock.export.engine.onnx import read_onnx
-from tblock.export.engine.options import EngineOptions, Flavour, Profile
+from tblock.export.engine.options import EngineOptions, EngineRequest, Flavour, Profile
 from tblock.export.engine.report import EngineReport
 from tblock.files import check_writable_file, whole_file
 from tblock.manifest import NAME, Manifest, read_artifact
@@ -57,13 +57,27 @@ def build_engine(
     facts = read_onnx(Path(onnx))
     engine_profiles.check_profiles(profiles, facts.inputs, manifest)
     check_writable_file(output)
-    build = Build(facts, output, flavour, tuple(profiles), options)
+    request = EngineRequest(
+        onnx=str(facts.path.resolve()),
+        output=str(output),
+        flavour=flavour,
+        profiles=tuple(profiles),
+        options=options,
+        opset=facts.opset,
+        ir_version=facts.ir_version,
+        fused=facts.fused,
+        fused_nodes=facts.fused_nodes,
+        plugin_versions=facts.plugin_versions,
+        data=tuple(str(path.resolve()) for path in facts.data),
+    )
     if not found.plugins:
         if options.fusion == "plugin":
             engine_package.check_options(found, options, None)
         unused = f"; --plugin-library {library} is unused" if library else ""
-        return build.run("native", f"{found.title} has no plugin layers, only native exists{unused}")
-    return choose_fusion(build, judge)
+        return run_builder(
+            request, "native", f"{found.title} has no plugin layers, only native exists{unused}"
+        )
+    return choose_fusion(request, judge)
 
 
 def build_from_onnx(
@@ -130,8 +144,8 @@ def refit_engine(engine: Path, onnx: Path, output: Path, *, flavour: Flavour, ti
     check_writable_file(output)
     with whole_file(output) as fresh:
         paths = {"engine": engine, "onnx": facts.path, "output": fresh}
-        request = {"action": "refit", "flavour": flavour, **{n: str(p.resolve()) for n, p in paths.items()}}
-        answer = engine_child.ask(request, title=found.flavour, timeout=timeout, progress=True)
+        job = {"action": "refit", "flavour": flavour, **{n: str(p.resolve()) for n, p in paths.items()}}
+        answer = ask(WORKER, job, timeout=timeout, title=found.flavour, progress=shown(found.flavour))
     return int(answer["bytes"])
 
 

@@ -5,17 +5,22 @@ Builds through the child process; runs nothing itself: who can run engines hands
 
 import math
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tblock.child import ask
 from tblock.errors import ConfigError, ExportError, TblockError
-from tblock.export.engine import child as engine_child
-from tblock.export.engine.onnx import OnnxFacts
-from tblock.export.engine.options import EngineOptions, Flavour, Profile, default_library
+from tblock.export.engine.options import EngineRequest, Fusion, default_library
 from tblock.export.engine.report import EngineReport
 from tblock.files import whole_file
+
+WORKER = "tblock.export.engine.worker"
+"""The builder process."""
+
+WAYS: tuple[Fusion, ...] = ("native", "plugin")
 
 
 @dataclass(frozen=True)
@@ -41,126 +46,115 @@ Judge = Callable[[Path, EngineReport], Trial]
 in, so that this room need not know it."""
 
 
-@dataclass(frozen=True)
-class Build:
-    """One engine to build, whichever way.
+def run_builder(
+    request: EngineRequest,
+    fusion: Fusion,
+    reason: str,
+    library: Path | None = None,
+    output: Path | None = None,
+) -> EngineReport:
+    """Build one engine in a child process.
 
-    Attributes:
-        facts: of the ONNX file.
-        output: the engine's path.
-        flavour, profiles, options: as asked.
+    Args:
+        request: what to build; what follows is put in.
+        fusion: `plugin` or `native`.
+        reason: for the report.
+        library: the plugin library, with `plugin`.
+        output: instead of the engine's path.
+
+    Raises:
+        TblockError: as raised in the child; the file at the path is then as it was.
     """
-
-    facts: OnnxFacts
-    output: Path
-    flavour: Flavour
-    profiles: tuple[Profile, ...]
-    options: EngineOptions
-
-    def run(
-        self, fusion: str, reason: str, library: Path | None = None, output: Path | None = None
-    ) -> EngineReport:
-        """Build in a child process.
-
-        Args:
-            fusion: `plugin` or `native`.
-            reason: for the report.
-            library: the plugin library, with `plugin`.
-            output: instead of the engine's path.
-
-        Raises:
-            TblockError: as raised in the child; the file at the path is then as it was.
-        """
-        target = output or self.output
-        with whole_file(target) as fresh:
-            request = {
-                "action": "build",
-                "flavour": self.flavour,
-                "onnx": str(self.facts.path.resolve()),
-                "output": str(fresh.resolve()),
-                "profiles": [
-                    {n: [list(s) for s in shapes] for n, shapes in p.items()} for p in self.profiles
-                ],
-                "options": self.options.to_dict(),
-                "fusion": fusion,
-                "fusion_reason": reason,
-                "library": str(library) if library else None,
-                "fused": self.facts.fused,
-                "fused_nodes": list(self.facts.fused_nodes),
-                "plugin_versions": self.facts.plugin_versions,
-                "opset": self.facts.opset,
-                "ir_version": self.facts.ir_version,
-                "data": [str(path.resolve()) for path in self.facts.data],
-            }
-            answer = engine_child.ask(
-                request, title=self.flavour, timeout=self.options.timeout, progress=self.options.progress
-            )
-        return replace(EngineReport.from_dict(answer["report"]), file=target.name)
+    target = output or Path(request.output)
+    with whole_file(target) as fresh:
+        request = replace(
+            request,
+            output=str(fresh.resolve()),
+            fusion=fusion,  # type: ignore[arg-type]
+            fusion_reason=reason,
+            library=str(library) if library else None,
+        )
+        answer = ask(
+            WORKER,
+            {"action": "build", **request.to_dict()},
+            timeout=request.options.timeout,
+            title=request.flavour,
+            progress=shown(request.flavour) if request.options.progress else None,
+        )
+    return replace(EngineReport.from_dict(answer["report"]), file=target.name)
 
 
-def choose_fusion(build: Build, judge: Judge | None) -> EngineReport:
+def shown(flavour: str) -> Callable[[str], None]:
+    """Progress of the builder for people, on stderr."""
+    return lambda line: print(f"{flavour}: {line}", file=sys.stderr, flush=True)
+
+
+def choose_fusion(request: EngineRequest, judge: Judge | None) -> EngineReport:
     """The three ways of `--fusion` where plugin layers exist.
 
     Not executed with the package `tensorrt` (it needs a GPU); tested with a stand-in for the builder process.
     """
-    wanted = build.options.fusion
-    if not build.facts.fused:
+    wanted = request.options.fusion
+    if not request.fused:
         if wanted == "plugin":
             raise ConfigError(
-                f"--fusion plugin: {build.facts.path.name} has no fused nodes; use --fusion native"
+                f"--fusion plugin: {Path(request.onnx).name} has no fused nodes; use --fusion native"
             )
-        return build.run("native", "the graph has no fused nodes")
+        return run_builder(request, "native", "the graph has no fused nodes")
     if wanted == "native":
-        return build.run("native", "asked for; the plugin library is not loaded")
-    library = Path(build.options.plugin_library) if build.options.plugin_library else default_library()
+        return run_builder(request, "native", "asked for; the plugin library is not loaded")
+    library = Path(request.options.plugin_library) if request.options.plugin_library else default_library()
     if library is None:
         if wanted == "plugin":
             raise ExportError("--fusion plugin: no plugin library found; tblock plugin build makes one")
-        return build.run(
+        return run_builder(
+            request,
             "native",
             "auto: no plugin library found, so only native could be built (tblock plugin build makes one)",
         )
     if wanted == "plugin":
-        return build.run("plugin", "asked for", library)
+        return run_builder(request, "plugin", "asked for", library)
     if judge is None:
-        return build.run(
+        return run_builder(
+            request,
             "native",
             "auto: nothing here can run the engines to compare them; native is what needs no library",
         )
-    return _faster(build, library, judge)
+    return _faster(request, library, judge)
 
 
-def _faster(build: Build, library: Path, judge: Judge) -> EngineReport:
+def _faster(request: EngineRequest, library: Path, judge: Judge) -> EngineReport:
     """Build both, run both inside the whole block, keep the faster correct one; native where the judge cannot
     judge."""
     reports: dict[str, EngineReport] = {}
     trials: dict[str, Trial] = {}
-    paths = {f: build.output.with_name(f".{f}.{build.output.name}") for f in ("native", "plugin")}
+    output = Path(request.output)
+    paths = {f: output.with_name(f".{f}.{output.name}") for f in WAYS}
     try:
         for fusion, path in paths.items():
             try:
                 used = library if fusion == "plugin" else None
-                reports[fusion] = build.run(fusion, "auto", used, path)
+                reports[fusion] = run_builder(request, fusion, "auto", used, path)
                 trials[fusion] = judge(path, reports[fusion])
             except TblockError as error:
                 # One way that fails leaves the other: the report carries the reason.
                 trials[fusion] = Trial(False, math.nan, str(error))
             if fusion == "native" and not trials[fusion].judged:
-                _keep(path, build.output)
+                _keep(path, output)
                 reason = f"auto: native kept, nothing could be compared: {trials[fusion].detail}"
-                return replace(reports[fusion], file=build.output.name, fusion_reason=reason)
+                return replace(reports[fusion], file=output.name, fusion_reason=reason)
         correct = [fusion for fusion in paths if trials[fusion].correct]
         if not correct:
             details = "; ".join(f"{fusion}: {trial.detail}" for fusion, trial in trials.items())
             raise ExportError(f"--fusion auto: no engine is right on the golden data: {details}")
         kept = min(correct, key=lambda fusion: trials[fusion].milliseconds)
-        _keep(paths[kept], build.output)
+        _keep(paths[kept], output)
     finally:
         for path in paths.values():
             path.unlink(missing_ok=True)
     return replace(
         reports[kept],
-        file=build.output.name,
+        file=output.name,
         fusion_reason=_reason(kept, trials),
         trials=[{"fusion": fusion, **_entry(trial)} for fusion, trial in trials.items()],
         executed=True,

@@ -4,14 +4,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tblock.errors import ConfigError
-from tblock.export.engine.device import Device
+from tblock.export.engine.options import EngineRequest
 from tblock.export.engine.package import Package, set_flag, set_gpus
-
-if TYPE_CHECKING:
-    from tblock.export.engine.build import Job
+from tblock.machine import Gpu
 
 
 @dataclass(frozen=True)
@@ -34,20 +32,20 @@ class Settings:
 
 
 def configure(
-    trt: Any, found: Package, builder: Any, job: "Job", device: Device | None, monitor: Any
+    trt: Any, found: Package, builder: Any, request: EngineRequest, device: Gpu | None, monitor: Any
 ) -> Settings:
     """Make the configuration of one build.
 
     Args:
         trt, found, builder: the package.
-        job: what is built.
+        request: what is built.
         device: the machine's GPU.
         monitor: progress monitor, or None.
 
     Raises:
         ConfigError: an option or profile that this version refuses.
     """
-    options = job.options
+    options = request.options
     config = builder.create_builder_config()
     gpus = set_gpus(trt, config, found, options)
     # On by default; a float32 block with TF32 products is no float32 block.
@@ -64,12 +62,12 @@ def configure(
         config.builder_optimization_level = options.optimization_level
     if options.workspace is not None:
         config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, options.workspace)
-    if job.library is not None and options.version_compatible:
+    if request.library is not None and options.version_compatible:
         # Only a version-compatible engine may carry the library; others need it beside them at run time.
-        config.plugins_to_serialize = [str(job.library)]
+        config.plugins_to_serialize = [request.library]
     if monitor is not None and hasattr(config, "progress_monitor"):
         config.progress_monitor = monitor
-    profiles = [_add_profile(builder, config, index, job) for index in range(len(job.profiles))]
+    profiles = [_add_profile(builder, config, index, request) for index in range(len(request.profiles))]
     path, cache = _timing_cache(found, config, options.cache, trt.__version__, device)
     caches = (
         {}
@@ -79,17 +77,17 @@ def configure(
     return Settings(config, gpus, path, caches, (monitor, cache, *profiles))
 
 
-def _add_profile(builder: Any, config: Any, index: int, job: "Job") -> Any:
+def _add_profile(builder: Any, config: Any, index: int, request: EngineRequest) -> Any:
     profile = builder.create_optimization_profile()
-    for name, (low, opt, high) in job.profiles[index].items():
+    for name, (low, opt, high) in request.profiles[index].items():
         profile.set_shape(name, low, opt, high)
     if config.add_optimization_profile(profile) < 0:
-        raise ConfigError(f"profile {index}: the builder refuses {dict(job.profiles[index])}")
+        raise ConfigError(f"profile {index}: the builder refuses {dict(request.profiles[index])}")
     return profile
 
 
 def _timing_cache(
-    found: Package, config: Any, folder: str | None, version: str, device: Device | None
+    found: Package, config: Any, folder: str | None, version: str, device: Gpu | None
 ) -> tuple[Path | None, Any]:
     """Load the timing cache of this version and GPU; TensorRT only. Not executed (needs a GPU)."""
     if folder is None or found.flavour != "tensorrt" or device is None:

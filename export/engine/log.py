@@ -6,8 +6,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from tblock.export.engine.child import PROGRESS
-
 _NOISE = (
     # Function bodies repeat their node names; only a query by name would mind, and nobody asks.
     "already exists, the output tensors of this new instance",
@@ -65,11 +63,6 @@ class Log:
         """Each once, without what means nothing to a user."""
         lines = [line for line in self._warnings if not any(noise in line for noise in _NOISE)]
         return [line[:_LONGEST] for line in dict.fromkeys(lines)]
-
-
-def say(text: str) -> None:
-    """A line of progress for the parent process."""
-    print(f"{PROGRESS}{text}", file=sys.stderr, flush=True)
 
 
 def make_monitor(trt: Any, report: Callable[[str], None]) -> Any:

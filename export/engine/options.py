@@ -1,4 +1,5 @@
-"""What the caller may ask of an engine builder, as plain values that travel to the builder process as JSON.
+"""What the caller may ask of an engine builder, and one build of it: plain values that travel to the builder
+process as JSON.
 
 Owns no TensorRT: which package can do what is said in `tblock.export.engine.package`.
 """
@@ -93,6 +94,50 @@ class EngineOptions:
         for name in ("fusion", "plugin_library", "cache", "timeout", "progress"):
             del kept[name]
         return kept
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineRequest:
+    """One engine to build: what the parent decides, the builder process does and the cache's key is made of.
+
+    Attributes:
+        onnx, output: absolute paths of the graph and the engine.
+        flavour, profiles, options: as asked.
+        opset, ir_version, fused, fused_nodes, plugin_versions: of the graph, as in OnnxFacts.
+        data: absolute paths of the files with its weights.
+        fusion: `plugin` or `native`.
+        fusion_reason: for the report.
+        library: path of the plugin library, with `plugin`.
+    """
+
+    onnx: str
+    output: str
+    flavour: Flavour
+    profiles: tuple[Profile, ...]
+    options: EngineOptions
+    opset: int
+    ir_version: int
+    fused: dict[str, int]
+    fused_nodes: tuple[str, ...]
+    plugin_versions: dict[str, str]
+    data: tuple[str, ...]
+    fusion: Literal["plugin", "native"] = "native"
+    fusion_reason: str = ""
+    library: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "EngineRequest":
+        """Inverse of `to_dict`, also after a trip through JSON."""
+        profiles: Any = tuple(
+            {name: tuple(map(tuple, shapes)) for name, shapes in p.items()} for p in values["profiles"]
+        )
+        lists = {name: tuple(values[name]) for name in ("fused_nodes", "data")}
+        options = EngineOptions.from_dict(values["options"])
+        return cls(**{**values, **lists, "profiles": profiles, "options": options})
 
 
 def _refuse_precision_flag(flag: str) -> None:

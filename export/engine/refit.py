@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from tblock.errors import ArtifactError, ExportError, RuntimeUnavailable
-from tblock.export.engine.device import Device
 from tblock.export.engine.log import Log
 from tblock.export.engine.package import Package
+from tblock.machine import Gpu
 
 
-def refit(trt: Any, found: Package, device: Device | None, engine: Path, onnx: Path, output: Path) -> int:
+def refit(trt: Any, found: Package, device: Gpu | None, engine: Path, onnx: Path, output: Path) -> int:
     """Write the engine with the file's weights in it. Runs in the builder process.
 
     Args:

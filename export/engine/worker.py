@@ -1,101 +1,77 @@
-"""The builder process: `python -m tblock.export.engine.worker`, one request on stdin, one answer in the file
-it names.
+"""The builder process: `python -m tblock.export.engine.worker`, asked through `tblock.child`.
 
 Everything that loads native TensorRT code runs here, so that a crash in it ends this process and nothing
 else. Imports no torch.
 """
 
-import json
-import os
-import sys
-import traceback
 from pathlib import Path
 from typing import Any
 
 import tblock
 import tblock.contract
-from tblock.errors import ExportError, TblockError
+from tblock.child import say, serve
+from tblock.errors import ExportError
 from tblock.export.engine import cache as engine_cache
 from tblock.export.engine import limits as engine_limits
 from tblock.export.engine import package as engine_package
-from tblock.export.engine.build import Job, build
-from tblock.export.engine.device import Device, first_device
-from tblock.export.engine.log import say
-from tblock.export.engine.options import EngineOptions
+from tblock.export.engine.compilation import compile_engine
+from tblock.export.engine.options import EngineRequest
+from tblock.export.engine.report import EngineReport
+from tblock.files import disk_error
+from tblock.machine import Gpu, gpu_or_none
 from tblock.manifest import file_digest
 
 
 def main() -> None:
-    """Read a request, work, write the answer."""
-    request = json.load(sys.stdin)
-    try:
-        answer = run(request)
-    except TblockError as error:
-        answer = {"error": {"type": type(error).__name__, "message": str(error)}}
-    except Exception as error:
-        # A fault of ours or of TensorRT's bindings: the parent still gets its line, the log the rest.
-        traceback.print_exc()
-        what = str(error).strip().splitlines()
-        line = f"{request['flavour']}: {type(error).__name__}: {what[0] if what else 'no message'}"
-        answer = {"error": {"type": ExportError.__name__, "message": line}}
-    response = Path(request["response"])
-    fresh = response.with_suffix(".part")
-    fresh.write_text(json.dumps(answer), encoding="utf-8")
-    os.replace(fresh, response)
+    """Answer the one job on stdin."""
+    serve(run)
 
 
-def run(request: dict[str, Any]) -> dict[str, Any]:
-    """Do what a request asks, in this process.
+def run(job: dict[str, Any]) -> dict[str, Any]:
+    """Do what is asked, in this process.
 
     Args:
-        request: `action` (`build` or `refit`), `flavour`, and what the action needs.
+        job: `action` `build` and the fields of an EngineRequest, or `refit`, `flavour` and its paths.
 
     Returns:
         `build`: `report`. `refit`: `bytes`.
+
+    Raises:
+        TblockError: as `compile_engine` and `refit`; ExportError also for a disk that takes no more.
     """
-    found = engine_package.package(request["flavour"])
+    found = engine_package.package(job["flavour"])
     say(f"loading {found.module}")
     trt = engine_package.load(found)
-    device = first_device()
-    if request["action"] == "refit":
-        from tblock.export.engine.refit import refit
+    device = gpu_or_none()
+    try:
+        if job.pop("action") == "refit":
+            from tblock.export.engine.refit import refit
 
-        return {
-            "bytes": refit(
-                trt, found, device, Path(request["engine"]), Path(request["onnx"]), Path(request["output"])
-            )
-        }
-    return {"report": _build(trt, found, device, request).to_dict()}
+            paths = (Path(job[name]) for name in ("engine", "onnx", "output"))
+            return {"bytes": refit(trt, found, device, *paths)}
+        return {"report": _build(trt, found, device, EngineRequest.from_dict(job)).to_dict()}
+    except OSError as error:
+        place = Path(job["output"]).parent
+        raise ExportError(
+            f"{found.flavour}: {disk_error(error)}; the engine was to be written to {place}"
+        ) from error
 
 
-def _build(trt: Any, found: engine_package.Package, device: Device | None, request: dict[str, Any]) -> Any:
-    options = EngineOptions.from_dict(request["options"])
-    engine_package.check_options(found, options, None if device is None else str(device))
-    path = Path(request["onnx"])
-    engine_limits.check(path.name, request["opset"], request["ir_version"], found.flavour, trt.__version__)
-    job = Job(
-        onnx=path,
-        output=Path(request["output"]),
-        profiles=[{n: tuple(tuple(s) for s in ends) for n, ends in p.items()} for p in request["profiles"]],  # type: ignore[misc]
-        options=options,
-        fusion=request["fusion"],
-        fusion_reason=request["fusion_reason"],
-        library=Path(request["library"]) if request["library"] else None,
-        fused=request["fused"],
-        fused_nodes=tuple(request["fused_nodes"]),
-        plugin_versions=request["plugin_versions"],
-        opset=request["opset"],
-        ir_version=request["ir_version"],
-    )
-    if options.cache is None:
-        return build(trt, found, job, device, say)
-    folder = Path(options.cache)
+def _build(
+    trt: Any, found: engine_package.Package, device: Gpu | None, request: EngineRequest
+) -> EngineReport:
+    engine_package.check_options(found, request.options, None if device is None else str(device))
+    name = Path(request.onnx).name
+    engine_limits.check(name, request.opset, request.ir_version, found.flavour, trt.__version__)
+    if request.options.cache is None:
+        return compile_engine(trt, found, request, device, say)
+    folder, output = Path(request.options.cache), Path(request.output)
     say("looking in the engine cache")
-    name = engine_cache.key(_shaped_by(trt, found, device, job, request))
-    report = engine_cache.find(folder, name, job.output)
+    key = engine_cache.key(shaped_by(trt, found, device, request))
+    report = engine_cache.find(folder, key, output)
     if report is not None:
         return report
-    return engine_cache.store(folder, name, job.output, build(trt, found, job, device, say))
+    return engine_cache.store(folder, key, output, compile_engine(trt, found, request, device, say))
 
 
 def builder_sources() -> list[Path]:
@@ -104,24 +80,21 @@ def builder_sources() -> list[Path]:
     return [*sorted(package.glob("*.py")), Path(tblock.contract.__file__)]
 
 
-def _shaped_by(
-    trt: Any, found: engine_package.Package, device: Device | None, job: Job, request: dict[str, Any]
+def shaped_by(
+    trt: Any, found: engine_package.Package, device: Gpu | None, request: EngineRequest
 ) -> dict[str, Any]:
-    # A TensorRT-RTX engine is portable: the builder's GPU does not shape it.
-    gpu = "portable" if found.builds_without_gpu else str(device)
+    """Everything that shapes an engine: its name in the cache is made of it."""
     return {
-        "graph": file_digest(job.onnx),
-        "weights": [[Path(p).name, file_digest(Path(p))] for p in request["data"]],
+        "graph": file_digest(Path(request.onnx)),
+        "weights": [[Path(p).name, file_digest(Path(p))] for p in request.data],
         "package": [found.flavour, trt.__version__],
-        "tblock": [
-            tblock.__version__,
-            engine_cache.digest_of_files(builder_sources()),
-        ],
-        "device": gpu,
-        "profiles": request["profiles"],
-        "options": job.options.shaping(),
-        "fusion": job.fusion,
-        "library": file_digest(job.library) if job.library else None,
+        "tblock": [tblock.__version__, engine_cache.digest_of_files(builder_sources())],
+        # A TensorRT-RTX engine is portable: the builder's GPU does not shape it.
+        "device": "portable" if found.builds_without_gpu else str(device),
+        "profiles": request.to_dict()["profiles"],
+        "options": request.options.shaping(),
+        "fusion": request.fusion,
+        "library": file_digest(Path(request.library)) if request.library else None,
     }
 
 

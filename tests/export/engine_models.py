@@ -4,6 +4,7 @@ import functools
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,7 +14,7 @@ from onnx import TensorProto, helper
 
 from tblock import Block, BlockConfig
 from tblock.export import capture, onnx_model, weights_file
-from tblock.export.engine.options import Profile
+from tblock.export.engine.options import EngineOptions, EngineRequest, Profile
 from tblock.manifest import TensorSpec
 from tblock.ranges import Range
 from tblock.runtimes.verdict import Verdict, judge
@@ -122,6 +123,23 @@ def profile(*, masked: bool = False) -> Profile:
     low, opt, high = ((getattr(RANGES["B"], e), getattr(RANGES["S"], e)) for e in ("min", "opt", "max"))
     shapes = {"x": ((*low, DIM), (*opt, DIM), (*high, DIM))}
     return {**shapes, "padding_mask": (low, opt, high)} if masked else shapes
+
+
+def request(onnx: Path, output: Path, **changes: Any) -> EngineRequest:
+    """A build of the default block, as it travels to the builder process."""
+    fields: dict[str, Any] = {
+        "flavour": "tensorrt-rtx",
+        "profiles": (profile(),),
+        "options": EngineOptions(progress=False),
+        "opset": 23,
+        "ir_version": 10,
+        "fused": {"TblockRMSNorm": 2},
+        "fused_nodes": (),
+        "plugin_versions": {},
+        "data": (str(onnx.with_name("weights.safetensors")),),
+        "fusion_reason": "test",
+    }
+    return EngineRequest(onnx=str(onnx), output=str(output), **{**fields, **changes})
 
 
 def small(

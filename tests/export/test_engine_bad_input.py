@@ -10,13 +10,7 @@ from onnx import helper
 
 from tblock.errors import ArtifactError, ConfigError, ExportError, RuntimeUnavailable, TblockError
 from tblock.export.engine import (
-    child as engine_child,
-)
-from tblock.export.engine import (
     choice as engine_choice,
-)
-from tblock.export.engine import (
-    device as engine_device,
 )
 from tblock.export.engine import (
     limits as engine_limits,
@@ -28,6 +22,7 @@ from tblock.export.engine import (
     profiles as engine_profiles,
 )
 from tblock.export.engine.builder import EngineOptions, build_engine, build_from_onnx, refit_engine
+from tblock.machine import gpu_or_none
 from tblock.manifest import Manifest, TensorSpec, file_digest
 from tblock.ranges import Range
 from tests.export import engine_models as models
@@ -45,7 +40,7 @@ def no_builder(monkeypatch):
         pytest.fail("the builder was asked")
 
     monkeypatch.setattr(engine_package, "installed", lambda found: True)
-    monkeypatch.setattr(engine_choice.engine_child, "ask", refuse)
+    monkeypatch.setattr(engine_choice, "ask", refuse)
 
 
 def _line(kind: type[TblockError], path: Path, **arguments: object) -> str:
@@ -342,7 +337,7 @@ def test_attention_that_the_parser_would_bend_is_refused(
 
 def test_refit_needs_a_gpu_and_an_engine(model: Path) -> None:
     pytest.importorskip("tensorrt_rtx", reason="TensorRT-RTX is not installed")
-    if engine_device.first_device() is not None:
+    if gpu_or_none() is not None:
         pytest.skip("this machine has a GPU")
     engine = model.with_name("m.plan")
     with pytest.raises(ArtifactError, match=r"m\.plan: no such engine"):
@@ -358,25 +353,25 @@ def test_refit_needs_a_gpu_and_an_engine(model: Path) -> None:
 def test_engine_that_cannot_be_put_in_place_is_one_line(model: Path, monkeypatch) -> None:
     output = model.with_name("m.engine")
 
-    def ask(request: dict, **_: object) -> dict:
+    def ask(module: str, request: dict, **_: object) -> dict:
         Path(request["output"]).write_bytes(b"whole")
         output.mkdir()  # came while the engine was built
         return {}
 
     monkeypatch.setattr(engine_package, "installed", lambda found: True)
-    monkeypatch.setattr(engine_child, "ask", ask)
+    monkeypatch.setattr(engine_choice, "ask", ask)
     with pytest.raises(ExportError, match=r"m\.engine: Is a directory; nothing was changed$"):
         build_from_onnx(model, flavour="tensorrt-rtx", output=output, options=QUIET, **SHAPES)
     assert not list(model.parent.glob(".*part"))
 
 
 def test_engine_that_is_there_survives_a_failed_build(model: Path, monkeypatch) -> None:
-    def fail(request: dict, **_: object) -> dict:
+    def fail(module: str, request: dict, **_: object) -> dict:
         Path(request["output"]).write_bytes(b"half")
         raise ExportError("no luck")
 
     monkeypatch.setattr(engine_package, "installed", lambda found: True)
-    monkeypatch.setattr(engine_child, "ask", fail)
+    monkeypatch.setattr(engine_choice, "ask", fail)
     output = model.with_name("m.engine")
     output.write_bytes(b"old")
     before = sorted(p.name for p in model.parent.iterdir())

@@ -12,6 +12,7 @@ from tblock.errors import ExportError
 from tblock.export.engine import attention as engine_attention
 from tblock.export.engine import package as engine_package
 from tblock.export.engine.builder import EngineOptions, EngineReport, build_engine, build_from_onnx
+from tblock.export.engine.compilation import compile_engine
 from tests.export import engine_models as models
 
 pytest.importorskip(
@@ -94,26 +95,11 @@ def test_refused_dedicated_kernel_is_built_again_decomposable(tmp_path: Path, mo
     # In this process, so that the table can be made wrong: 320 has no dedicated kernel.
     import tensorrt_rtx as trt
 
-    from tblock.export.engine import build as engine_build
-
     monkeypatch.setattr(engine_attention, "DEDICATED_WIDTHS", range(9, 1000))
     folder = models.exported(head_dim=320, dtype="float16")
-    job = engine_build.Job(
-        onnx=folder / "model.onnx",
-        output=tmp_path / "m.engine",
-        profiles=[models.profile()],
-        options=QUIET,
-        fusion="native",
-        fusion_reason="test",
-        library=None,
-        fused={"TblockRMSNorm": 2},
-        fused_nodes=(),
-        plugin_versions={},
-        opset=23,
-        ir_version=10,
-    )
+    request = models.request(folder / "model.onnx", tmp_path / "m.engine")
     said: list[str] = []
-    report = engine_build.build(trt, engine_package.package("tensorrt-rtx"), job, None, said.append)
+    report = compile_engine(trt, engine_package.package("tensorrt-rtx"), request, None, said.append)
     assert "building again with decomposable attention" in said
     assert report.attention[0]["kernel"] == "decomposable"
     assert "the builder refused a dedicated kernel" in report.attention[0]["reason"]
@@ -149,18 +135,11 @@ def test_several_profiles_and_options_go_into_one_engine(tmp_path: Path) -> None
     assert any("TF32 on; 2 profile(s)" in line for line in report.lines())
 
 
-def test_tf32_flag_is_cleared_unless_asked() -> None:
+def test_tf32_flag_is_cleared_unless_asked(tmp_path: Path) -> None:
     import tensorrt_rtx as trt
 
     from tblock.export.engine import config as engine_config
     from tblock.export.engine.log import Log
-
-    class Job:
-        profiles = ()
-        library = None
-
-        def __init__(self, options: EngineOptions) -> None:
-            self.options = options
 
     builder = trt.Builder(Log(trt).logger)
     for asked in (False, True):
@@ -168,7 +147,7 @@ def test_tf32_flag_is_cleared_unless_asked() -> None:
             trt,
             engine_package.package("tensorrt-rtx"),
             builder,
-            Job(EngineOptions(tf32=asked)),  # type: ignore[arg-type]
+            models.request(tmp_path / "m.onnx", tmp_path, profiles=(), options=EngineOptions(tf32=asked)),
             None,
             None,
         )

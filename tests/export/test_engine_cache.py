@@ -1,12 +1,18 @@
 """The engine cache: found again by everything that shapes an engine, and by nothing less."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tblock.export.engine import cache as engine_cache
+from tblock.export.engine import package as engine_package
 from tblock.export.engine import worker
 from tblock.export.engine.builder import EngineOptions, build_engine
+from tblock.export.engine.options import EngineRequest
 from tests.export import engine_models as models
 
 pytest.importorskip(
@@ -54,7 +60,7 @@ def test_byte_of_the_builder_changed_is_another_key(tmp_path: Path) -> None:
     names = {path.name for path in sources}
     package = Path(worker.__file__).parent
     assert {path.name for path in package.glob("*.py")} <= names
-    assert {"build.py", "attention.py", "network.py", "contract.py"} <= names
+    assert {"compilation.py", "attention.py", "network.py", "contract.py"} <= names
     whole = engine_cache.digest_of_files(sources)
     for path in sources:
         changed = tmp_path / path.name
@@ -83,7 +89,27 @@ def test_digest_of_no_file_is_refused() -> None:
         engine_cache.digest_of_files([])
 
 
-def test_key_depends_on_every_part() -> None:
-    parts = {"graph": "a", "weights": "b", "package": ["tensorrt", "10.13"], "device": "x"}
-    keys = {engine_cache.key(parts)} | {engine_cache.key({**parts, name: "other"}) for name in parts}
-    assert len(keys) == len(parts) + 1
+CHANGES: dict[str, dict[str, Any]] = {
+    "output": {"output": "/elsewhere/e"},
+    "reason": {"fusion_reason": "another"},
+    "profiles": {"profiles": (models.SMALL_PROFILE,)},
+    "options": {"options": EngineOptions(tf32=True)},
+    "timeout": {"options": EngineOptions(timeout=7, progress=True)},
+    "fusion": {"fusion": "plugin"},
+    "data": {"data": ()},
+    "tensorrt": {"flavour": "tensorrt"},
+}
+UNSHAPING = {"output", "reason", "timeout"}
+"""What does not change an engine's bytes."""
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_key_depends_on_what_shapes_an_engine_and_on_nothing_else(change: str) -> None:
+    def key(**changes: Any) -> str:
+        request = replace(models.request(models.exported() / "model.onnx", Path("/e")), **changes)
+        travelled = EngineRequest.from_dict(json.loads(json.dumps(request.to_dict())))
+        assert travelled == request
+        found = engine_package.package(request.flavour)
+        return engine_cache.key(worker.shaped_by(SimpleNamespace(__version__="1"), found, None, travelled))
+
+    assert (key() == key(**CHANGES[change])) == (change in UNSHAPING)

@@ -6,14 +6,12 @@ the calls. That TensorRT itself takes them, and any plugin layer, is NOT execute
 
 import importlib.util
 import os
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tblock.errors import ConfigError, ExportError, RuntimeUnavailable
-from tblock.export.engine import child as engine_child
 from tblock.export.engine import choice as engine_choice
 from tblock.export.engine import package as engine_package
 from tblock.export.engine.builder import EngineOptions, EngineReport, Trial, build_engine
@@ -27,11 +25,12 @@ stand_in = types.ModuleType("tensorrt")
 stand_in.__dict__.update({name: getattr(tensorrt_rtx, name) for name in dir(tensorrt_rtx)})
 stand_in.__version__ = "10.15.1"
 sys.modules["tensorrt"] = stand_in
-from tblock.export.engine import device as engine_device, worker as engine_worker
-engine_worker.first_device = lambda: DEVICE
+from tblock import machine
+from tblock.export.engine import worker as engine_worker
+engine_worker.gpu_or_none = lambda: DEVICE
 engine_worker.main()
 """
-GPU = 'engine_device.Device("NVIDIA Test", "9.0", "13.0")'
+GPU = 'machine.Gpu("NVIDIA Test", "9.0", "13.0")'
 
 
 @pytest.fixture
@@ -43,10 +42,12 @@ def stand_in(tmp_path: Path, monkeypatch) -> None:
 
 
 def _pretend(tmp_path: Path, monkeypatch, device: str) -> None:
-    script = tmp_path / "stand_in.py"
-    script.write_text(STAND_IN.replace("DEVICE", device))
+    modules = tmp_path / "modules"
+    modules.mkdir()
+    (modules / "stand_in.py").write_text(STAND_IN.replace("DEVICE", device))
     monkeypatch.setattr(engine_package, "installed", lambda found: True)
-    monkeypatch.setattr(engine_child, "COMMAND", (sys.executable, str(script)))
+    monkeypatch.setattr(engine_choice, "WORKER", "stand_in")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(modules), os.environ.get("PYTHONPATH", "")]))
 
 
 def _build(tmp_path: Path, judge=None, **options) -> EngineReport:
@@ -143,13 +144,13 @@ BLANK = EngineReport(
 def fake_builder(tmp_path: Path, monkeypatch) -> Path:
     """A builder that writes the name of the fusion as the engine; returns a plugin library."""
 
-    def ask(request: dict, **_: object) -> dict:
+    def ask(module: str, request: dict, **_: object) -> dict:
         Path(request["output"]).write_text(request["fusion"])
         report = replace(BLANK, fusion=request["fusion"], fusion_reason=request["fusion_reason"])
         return {"report": report.to_dict()}
 
     monkeypatch.setattr(engine_package, "installed", lambda found: True)
-    monkeypatch.setattr(engine_choice.engine_child, "ask", ask)
+    monkeypatch.setattr(engine_choice, "ask", ask)
     library = tmp_path / "lib.so"
     library.write_bytes(b"")
     return library

@@ -7,7 +7,7 @@ report says so.
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,51 +25,22 @@ from tblock.export.engine import (
 from tblock.export.engine import (
     network as engine_network,
 )
-from tblock.export.engine.device import Device
 from tblock.export.engine.log import Log, make_monitor
-from tblock.export.engine.options import EngineOptions, Profile
+from tblock.export.engine.options import EngineRequest
 from tblock.export.engine.package import Package
 from tblock.export.engine.report import EngineReport
+from tblock.machine import Gpu
 
 
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """One engine to build.
-
-    Attributes:
-        onnx: the file.
-        output: the engine's path.
-        profiles: optimization profiles.
-        options: as asked.
-        fusion: `plugin` or `native`.
-        fusion_reason: for the report.
-        library: the plugin library, with `plugin`.
-        fused, fused_nodes, plugin_versions, opset, ir_version: of the file.
-    """
-
-    onnx: Path
-    output: Path
-    profiles: list[Profile]
-    options: EngineOptions
-    fusion: str
-    fusion_reason: str
-    library: Path | None
-    fused: dict[str, int]
-    fused_nodes: tuple[str, ...]
-    plugin_versions: dict[str, str]
-    opset: int
-    ir_version: int
-
-
-def build(
-    trt: Any, found: Package, job: Job, device: Device | None, say: Callable[[str], None]
+def compile_engine(
+    trt: Any, found: Package, request: EngineRequest, device: Gpu | None, say: Callable[[str], None]
 ) -> EngineReport:
     """Build and write one engine.
 
     Args:
         trt: the package's module.
         found: the package.
-        job: what to build.
+        request: what to build.
         device: the machine's GPU.
         say: takes progress, one line each.
 
@@ -79,65 +50,69 @@ def build(
     """
     started = time.perf_counter()
     title = f"{found.flavour} {trt.__version__}"
+    onnx = Path(request.onnx)
     log = Log(trt)
     builder = trt.Builder(log.logger)
-    if job.fusion == "plugin":
-        assert job.library is not None
-        say(f"registering plugins of {job.library.name}")
-        engine_fusion.register(trt, builder, job.library, job.plugin_versions, title)
-    say(f"parsing {job.onnx.name}")
+    if request.fusion == "plugin":
+        assert request.library is not None
+        library = Path(request.library)
+        say(f"registering plugins of {library.name}")
+        engine_fusion.register(trt, builder, library, request.plugin_versions, title)
+    say(f"parsing {onnx.name}")
     # The parser stays referenced: the network points into its weights.
-    network, parser = engine_network.parse(trt, builder, log.logger, job.onnx, title)
-    plugin_layers = engine_fusion.check_taken(network, job.fusion, job.fused, job.fused_nodes, title)
+    network, parser = engine_network.parse(trt, builder, log.logger, onnx, title)
+    plugin_layers = engine_fusion.check_taken(
+        network, request.fusion, request.fused, request.fused_nodes, title
+    )
     reductions = engine_network.check_reductions(network, title)
-    rowwise = [str(r.onnx_name) for r in PLUGINS if r.kind == "rowwise" and r.onnx_name in job.fused]
-    if job.fusion == "native" and rowwise and not reductions:
+    rowwise = [str(r.onnx_name) for r in PLUGINS if r.kind == "rowwise" and r.onnx_name in request.fused]
+    if request.fusion == "native" and rowwise and not reductions:
         raise ExportError(
-            f"{title}: {job.onnx.name} has {', '.join(rowwise)}, the parsed network sums over no activations"
+            f"{title}: {onnx.name} has {', '.join(rowwise)}, the parsed network sums over no activations"
         )
     counts = engine_network.layer_counts(network)
     attention = engine_attention.choose_kernels(trt, network)
-    settings = engine_config.configure(trt, found, builder, job, device, make_monitor(trt, say))
+    settings = engine_config.configure(trt, found, builder, request, device, make_monitor(trt, say))
     say(f"building for {settings.gpus}")
     engine = builder.build_serialized_network(network, settings.config)
     if engine is None and any(choice.kernel == "dedicated" for choice in attention.choices):
         say("building again with decomposable attention")
         refusal = log.settle()
         # A new network: heads that were padded before must not be padded twice.
-        network, parser = engine_network.parse(trt, builder, log.logger, job.onnx, title)
+        network, parser = engine_network.parse(trt, builder, log.logger, onnx, title)
         attention = engine_attention.choose_kernels(trt, network, refused=refusal)
         engine = builder.build_serialized_network(network, settings.config)
         if engine is not None:
             log.warn(f"built again with decomposable attention; the builder had said: {refusal}")
     if engine is None:
-        raise ExportError(f"{title}: the builder refuses {job.onnx.name}: {log.first_error()}")
+        raise ExportError(f"{title}: the builder refuses {onnx.name}: {log.first_error()}")
     del network, parser
-    with job.output.open("wb") as file:
+    with Path(request.output).open("wb") as file:
         size = file.write(memoryview(engine))
     caches = engine_config.save_caches(settings)
     return EngineReport(
         flavour=found.flavour,
         builder=trt.__version__,
-        file=job.output.name,
+        file=Path(request.output).name,
         seconds=round(time.perf_counter() - started, 3),
         bytes=size,
-        opset=job.opset,
-        ir_version=job.ir_version,
+        opset=request.opset,
+        ir_version=request.ir_version,
         layers=counts,
         reductions=reductions,
         attention=[asdict(choice) for choice in attention.choices],
-        fusion=job.fusion,
-        fusion_reason=job.fusion_reason,
-        fused=job.fused,
+        fusion=request.fusion,
+        fusion_reason=request.fusion_reason,
+        fused=request.fused,
         plugin_layers=plugin_layers,
-        tf32=job.options.tf32,
-        profiles=[{name: [list(s) for s in shapes] for name, shapes in p.items()} for p in job.profiles],
+        tf32=request.options.tf32,
+        profiles=[{name: [list(s) for s in shapes] for name, shapes in p.items()} for p in request.profiles],
         compute_capability=settings.gpus,
-        hardware_compatibility=job.options.hardware_compatibility,
-        version_compatible=job.options.version_compatible,
-        strip_weights=job.options.strip_weights,
-        refit=job.options.refit,
-        weight_streaming=job.options.weight_streaming,
+        hardware_compatibility=request.options.hardware_compatibility,
+        version_compatible=request.options.version_compatible,
+        strip_weights=request.options.strip_weights,
+        refit=request.options.refit,
+        weight_streaming=request.options.weight_streaming,
         device=None if device is None else str(device),
         caches=caches,
         warnings=log.warnings(),
