@@ -1,5 +1,6 @@
 """ONNX files for the engine tests: exported blocks, made once per session, and the smallest wrong graphs."""
 
+import atexit
 import functools
 import shutil
 import tempfile
@@ -34,7 +35,9 @@ EPS = 1e-6
 
 @functools.cache
 def _root() -> Path:
-    return Path(tempfile.mkdtemp(prefix="tblock-test-engines-"))
+    folder = Path(tempfile.mkdtemp(prefix="tblock-test-engines-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def _block(head_dim: int, dtype: str, norm: str = "rmsnorm") -> tuple[BlockConfig, Block]:
