@@ -30,8 +30,8 @@ _RENAME_NOREPLACE, _RENAME_EXCHANGE = 1, 2
 SUFFIX = ".tblock"
 """Of a hidden folder that is being written: `.<output>.<random>.tblock`."""
 
-LEFTOVER = re.compile(r"\.(manifest|model)\..+\.part|model\.(trt|rtx)(\.[0-9a-f]{12})?\.engine")
-"""Files that a killed process of ours may leave in an artifact folder; they stand in no manifest."""
+LEFTOVER = re.compile(r"\.(manifest|model)\..+\.part|model\.(trt|rtx)\.[0-9a-f]{12}\.engine")
+"""Names that only a killed process of ours leaves in an artifact folder; they stand in no manifest."""
 
 
 def check_output(output: Path, force: bool) -> None:

@@ -103,11 +103,6 @@ def check_threads(threads: object) -> None:
         raise ArtifactError(f"threads={threads!r}: must be at least 1")
 
 
-def runtimes_of(target: str) -> list[str]:
-    """The runtimes that read a target, in the order of reports."""
-    return [name for name, row in RUNTIMES.items() if row.target == target]
-
-
 def missing_target(artifact: Artifact, name: str) -> str | None:
     """Why this runtime has nothing to run in the artifact; None where it has."""
     target = runtime_row(name).target

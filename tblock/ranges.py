@@ -3,6 +3,7 @@
 Owns the spelling of a range on the command line and its checks. Imports only the standard library.
 """
 
+import re
 from dataclasses import dataclass
 
 from tblock.errors import ConfigError
@@ -40,10 +41,9 @@ class Range:
         Raises:
             ConfigError: not such a text, or out of order.
         """
-        try:
-            numbers = [int(part) for part in text.split(":")]
-        except ValueError:
-            numbers = []
+        parts = text.split(":")
+        plain = all(re.fullmatch("-?[0-9]+", part) for part in parts)
+        numbers = [int(part) for part in parts] if plain else []
         if not 1 <= len(numbers) <= 3:
             raise ConfigError(f"{where} {text!r}: wanted MIN:OPT:MAX, MIN:MAX or one number")
         low, high = numbers[0], numbers[-1]

@@ -57,16 +57,18 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     """
     path = Path(path)
     if not path.exists():
-        raise ConfigError(f"{path}: no such file or folder; give a checkpoint")
+        hub = re.fullmatch(r"[\w.-]+/[\w.-]+", str(path))
+        what = "download the model first and give its folder" if hub else "give a checkpoint"
+        raise ConfigError(f"{path}: no such file or folder; {what}")
     if path.is_dir():
         return _open_folder(path)
     if path.suffix in _PICKLES:
         raise ConfigError(f"{path}: {_pickle_hint()}")
     if path.suffix == ".safetensors":
         return _open_safetensors(path, path.parent, [path])
-    with path.open("rb") as file:
-        if file.read(4) == b"GGUF" or path.suffix == ".gguf":
-            return _open_gguf(path)
+    if path.suffix == ".gguf" or _begins(path, b"GGUF"):
+        _refuse_pointer(path)
+        return _open_gguf(path)
     raise ConfigError(f"{path}: not a checkpoint; give a Hugging Face folder, a .safetensors or a .gguf file")
 
 
@@ -107,7 +109,14 @@ def _open_folder(path: Path) -> Checkpoint:
         raise ConfigError(f"{path}: has only {pickles[0]}; {_pickle_hint()}")
     ggufs = sorted(path.glob("*.gguf"))
     if len(ggufs) == 1:
+        _refuse_pointer(ggufs[0])
         return _open_gguf(ggufs[0])
+    if ggufs:
+        names = ", ".join(p.name for p in ggufs)
+        raise ConfigError(f"{path}: {len(ggufs)} GGUF files ({names}); give the one to open")
+    snapshots = sorted(path.glob("snapshots/*/config.json"))
+    if snapshots:
+        raise ConfigError(f"{path}: the root of a hub's cache; give {snapshots[-1].parent}")
     raise ConfigError(
         f"{path}: not a checkpoint; wanted config.json and model.safetensors, or one .gguf file"
     )
@@ -116,6 +125,8 @@ def _open_folder(path: Path) -> Checkpoint:
 def _open_safetensors(
     path: Path, folder: Path, files: list[Path], weight_map: dict[str, str] | None = None
 ) -> Checkpoint:
+    for file in files:
+        _refuse_pointer(file)
     fields = Fields.from_json(folder / "config.json")
     if "quantization_config" in fields:
         method = fields.sub("quantization_config").values.get("quant_method")
@@ -156,6 +167,17 @@ def find_family(model_type: str, where: str) -> Family:
     same = [name for name in FAMILIES if name.replace("_", "").replace("-", "") == plain]
     hint = f"did you mean {same[0]}? " if same else ""
     raise ConfigError(f"{where}: unknown family {model_type!r}; {hint}known: {', '.join(FAMILIES)}")
+
+
+def _begins(path: Path, start: bytes) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(start)) == start
+
+
+def _refuse_pointer(path: Path) -> None:
+    """What git leaves in a file's place where its large-file storage is not installed."""
+    if _begins(path, b"version https://git-lfs"):
+        raise ConfigError(f"{path}: a Git LFS pointer, not the file; run `git lfs pull` in its repository")
 
 
 def _pickle_hint() -> str:

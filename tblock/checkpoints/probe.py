@@ -23,7 +23,7 @@ from tblock.files import disk_error
 from tblock.weights import fill
 
 LIMITS = {"float32": 1e-5, "float64": 1e-12}
-"""Largest error of a live token; sound layers stay far below (bench/results/probe_faults.json)."""
+"""Largest error of a live token; sound layers stay far below (tests/families/probe_faults.py measures it)."""
 
 SEQ = 13
 """Tokens: more than twice SMALL_WINDOW, so that window and padding both bite."""

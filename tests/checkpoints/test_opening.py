@@ -121,6 +121,19 @@ def _bare_folder(path: Path) -> Path:
     return path
 
 
+def _two_ggufs(path: Path) -> Path:
+    path.mkdir()
+    for name in ("a.gguf", "b.gguf"):
+        (path / name).write_bytes(b"GGUF")
+    return path
+
+
+def _cache_root(path: Path) -> Path:
+    (path / "snapshots" / "abc").mkdir(parents=True)
+    (path / "snapshots" / "abc" / "config.json").write_text("{}")
+    return path
+
+
 def _overlap(path: Path) -> None:
     first, second, *_ = sorted(path.glob("*.safetensors"))
     tensors = {"model.embed_tokens.weight": arrays()["model.embed_tokens.weight"]}
@@ -149,6 +162,16 @@ def _header(text: bytes) -> bytes:
 
 BAD = {
     "missing": (lambda path: path, r"no such file or folder"),
+    "pointer": (
+        _raw(lambda b: b"version https://git-lfs.example/spec/v1\n"),
+        r"model.safetensors: a Git LFS pointer, not the file; run `git lfs pull`",
+    ),
+    "pointer to gguf": (
+        _file("m.gguf", b"version https://git-lfs.example/spec/v1\n"),
+        r"m.gguf: a Git LFS pointer",
+    ),
+    "two ggufs": (_two_ggufs, r"2 GGUF files \(a.gguf, b.gguf\); give the one to open"),
+    "cache root": (_cache_root, r"the root of a hub's cache; give .*/snapshots/abc$"),
     "empty folder": (_bare_folder, r"not a checkpoint; wanted config.json and model.safetensors"),
     "text file": (_file("notes.txt", b"hello"), r"notes.txt: not a checkpoint"),
     "pickle file": (
@@ -406,3 +429,10 @@ def test_two_tensors_for_one_parameter(tmp_path: Path) -> None:
         ConfigError, match=r"both .*LayerNorm.gamma and .*LayerNorm.weight fill ffn_norm.weight"
     ):
         open_checkpoint(write_folder(tmp_path / "c", tensors, config)).weights(0)
+
+
+def test_name_of_a_hubs_repository_is_told_from_a_path() -> None:
+    with pytest.raises(ConfigError, match=r"download the model first and give its folder$"):
+        open_checkpoint("some-org/some-model")
+    with pytest.raises(ConfigError, match=r"give a checkpoint$"):
+        open_checkpoint("/nowhere/some-org/some-model")

@@ -1,4 +1,4 @@
-"""The probe catches planted faults and passes random sound models (bench/probe_faults.py runs many more)."""
+"""The probe catches planted faults and passes random sound models (tests/families/probe_faults.py: more)."""
 
 from pathlib import Path
 

@@ -27,6 +27,8 @@ def test_range_text_is_read(text: str, flag: str, expected: tuple[int, int, int]
         ("", "--seq", "--seq '': wanted MIN:OPT:MAX, MIN:MAX or one number"),
         ("1:2:3:4", "--seq", "--seq '1:2:3:4': wanted MIN:OPT:MAX, MIN:MAX or one number"),
         ("1:x", "--batch", "--batch '1:x': wanted MIN:OPT:MAX, MIN:MAX or one number"),
+        ("1_0", "--batch", "--batch '1_0': wanted MIN:OPT:MAX, MIN:MAX or one number"),
+        ("²", "--batch", "--batch '²': wanted MIN:OPT:MAX, MIN:MAX or one number"),
         ("1.5", "--batch", "--batch '1.5': wanted MIN:OPT:MAX, MIN:MAX or one number"),
         ("0:4", "--batch", "--batch '0:4': MIN must be at least 1"),
         ("-1:4", "--past", "--past '-1:4': wanted MIN <= OPT <= MAX"),

@@ -40,14 +40,13 @@ RUNTIMES["toy"] = RuntimeRow(
 USE = """
 import json, sys
 from tblock.cli.doctor import extra_of
-from tblock.runtimes import bench, check, load
-from tblock.runtimes.table import runtimes_of
+from tblock.runtimes import RUNTIMES, bench, check, load
 
 folder = sys.argv[1]
 rows = check(folder, toy_level=2)
 (timed,) = bench(folder, ["toy"], seconds=0.01, threads=1)
 print(json.dumps({
-    "of_onnx": runtimes_of("onnx"),
+    "of_onnx": [name for name, row in RUNTIMES.items() if row.target == "onnx"],
     "check": {row.runtime: [row.status, row.details.get("toy_level")] for row in rows},
     "bench": [timed.status, timed.median_s > 0],
     "loaded": load(folder, "toy", toy_level=3).details["toy_level"],

@@ -1,6 +1,6 @@
 """How well the import probe tells right from wrong: planted faults it must catch, random models it must pass.
 
-Usage: python bench/probe_faults.py [--configs 300] [--exports 30] [-o bench/results/probe_faults.json].
+Usage: python -m tests.families.probe_faults [--configs 300] [--exports 30] [-o FILE].
 Prints the numbers and writes them; exits 1 where a fault passed, or a sound model was refused by the probe
 or, exported to ONNX, by its check in ONNX Runtime. CPU only, about six minutes.
 """
@@ -15,19 +15,18 @@ from typing import Any
 
 import torch
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+from tblock.checkpoints import open_checkpoint
+from tblock.checkpoints.probe import LIMITS, measure
+from tblock.export import export
+from tblock.ranges import Range
+from tblock.runtimes import CheckRow, load
+from tblock.runtimes.parity import judge_runner
+from tests.families.family_cases import CASES, Case, save_model
+from tests.families.faults import FAULTS
+from tests.families.random_models import random_case
+from tests.family_report import provenance
 
-from tblock.checkpoints import open_checkpoint  # noqa: E402
-from tblock.checkpoints.probe import LIMITS, measure  # noqa: E402
-from tblock.export import export  # noqa: E402
-from tblock.ranges import Range  # noqa: E402
-from tblock.runtimes import CheckRow, load  # noqa: E402
-from tblock.runtimes.parity import judge_runner  # noqa: E402
-from tests.families.family_cases import CASES, Case, save_model  # noqa: E402
-from tests.families.faults import FAULTS  # noqa: E402
-from tests.families.random_models import random_case  # noqa: E402
-from tests.family_report import provenance  # noqa: E402
+RESULT = Path(__file__).with_suffix(".json")
 
 
 def planted_faults() -> list[dict[str, Any]]:
@@ -129,11 +128,11 @@ def main() -> int:
     """Run all of it and print it."""
     import transformers
 
-    about = provenance("python bench/probe_faults.py")
+    about = provenance("python -m tests.families.probe_faults")
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--configs", type=int, default=300)
     parser.add_argument("--exports", type=int, default=30)
-    parser.add_argument("-o", "--output", type=Path, default=ROOT / "bench" / "results" / "probe_faults.json")
+    parser.add_argument("-o", "--output", type=Path, default=RESULT)
     options = parser.parse_args()
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
