@@ -25,9 +25,10 @@ class Attention(nn.Module):
         self.v = Linear(config.dim, config.kv_dim, bias=config.v_bias)
         self.out = Linear(config.q_dim, config.dim, bias=config.out_bias)
         if config.qk_norm != "none":
-            per_head = config.qk_norm == "head"
-            self.q_norm = make_norm(config, config.head_dim if per_head else config.q_dim)
-            self.k_norm = make_norm(config, config.head_dim if per_head else config.kv_dim)
+            self.q_norm, self.k_norm = (
+                make_norm(config, *_norm_shape(config, heads))
+                for heads in (config.num_heads, config.num_kv_heads)
+            )
 
     def forward(self, x_BSD: Tensor, mask: Tensor | None, cos: Tensor | None, sin: Tensor | None) -> Tensor:
         """Mix tokens.
@@ -44,12 +45,13 @@ class Attention(nn.Module):
         q_BSX, k_BSX, v_BSX = self.q(x_BSD), self.k(x_BSD), self.v(x_BSD)
         if c.qk_norm == "full":
             q_BSX, k_BSX = self.q_norm(q_BSX), self.k_norm(k_BSX)
-        q_BHSE, k_BKSE, v_BKSE = (
-            t.unflatten(-1, (heads, c.head_dim)).transpose(1, 2)
+        q_BSHE, k_BSKE, v_BSKE = (
+            t.unflatten(-1, (heads, c.head_dim))
             for t, heads in ((q_BSX, c.num_heads), (k_BSX, c.num_kv_heads), (v_BSX, c.num_kv_heads))
         )
-        if c.qk_norm == "head":
-            q_BHSE, k_BKSE = self.q_norm(q_BHSE), self.k_norm(k_BKSE)
+        if c.qk_norm in ("head", "per_head"):
+            q_BSHE, k_BSKE = self.q_norm(q_BSHE), self.k_norm(k_BSKE)
+        q_BHSE, k_BKSE, v_BKSE = (t.transpose(1, 2) for t in (q_BSHE, k_BSKE, v_BSKE))
         if cos is not None and sin is not None:
             interleaved = int(c.rope_layout == "interleaved")
             q_BHSE = torch.ops.tblock.rope(q_BHSE, cos, sin, interleaved=interleaved)
@@ -65,3 +67,9 @@ class Attention(nn.Module):
             soft_cap=c.attn_soft_cap or 0.0,
         )
         return self.out(y_BHSE.transpose(1, 2).flatten(-2))
+
+
+def _norm_shape(config: BlockConfig, heads: int) -> tuple[int, ...]:
+    """Of the weight that normalizes so many heads."""
+    width = config.head_dim
+    return {"head": (width,), "per_head": (heads, width), "full": (heads * width,)}[config.qk_norm]

@@ -78,21 +78,25 @@ class Block(nn.Module):
 
     def layer(self, x_BSD: Tensor, mask: Tensor | None, cos: Tensor | None, sin: Tensor | None) -> Tensor:
         """The block on inputs prepared once for a whole stack."""
-        position = self.config.norm_position
+        position, scale = self.config.norm_position, self.config.residual_multiplier
+
+        def scaled(f_BSD: Tensor) -> Tensor:
+            return f_BSD if scale == 1.0 else f_BSD * scale
+
         if self.config.parallel != "none":
             n_BSD = self.attn_norm(x_BSD)
             m_BSD = n_BSD if self.config.parallel == "one_norm" else self.ffn_norm(x_BSD)
-            return x_BSD + self.attn(n_BSD, mask, cos, sin) + self.ffn(m_BSD)
+            return x_BSD + scaled(self.attn(n_BSD, mask, cos, sin)) + scaled(self.ffn(m_BSD))
         if position == "post":
-            x_BSD = self.attn_norm(x_BSD + self.attn(x_BSD, mask, cos, sin))
-            return self.ffn_norm(x_BSD + self.ffn(x_BSD))
+            x_BSD = self.attn_norm(x_BSD + scaled(self.attn(x_BSD, mask, cos, sin)))
+            return self.ffn_norm(x_BSD + scaled(self.ffn(x_BSD)))
         if position == "inner_post":
-            x_BSD = x_BSD + self.attn_out_norm(self.attn(x_BSD, mask, cos, sin))
-            return x_BSD + self.ffn_out_norm(self.ffn(x_BSD))
+            x_BSD = x_BSD + scaled(self.attn_out_norm(self.attn(x_BSD, mask, cos, sin)))
+            return x_BSD + scaled(self.ffn_out_norm(self.ffn(x_BSD)))
         a_BSD = self.attn(self.attn_norm(x_BSD), mask, cos, sin)
-        x_BSD = x_BSD + (self.attn_out_norm(a_BSD) if position == "sandwich" else a_BSD)
+        x_BSD = x_BSD + scaled(self.attn_out_norm(a_BSD) if position == "sandwich" else a_BSD)
         f_BSD = self.ffn(self.ffn_norm(x_BSD))
-        return x_BSD + (self.ffn_out_norm(f_BSD) if position == "sandwich" else f_BSD)
+        return x_BSD + scaled(self.ffn_out_norm(f_BSD) if position == "sandwich" else f_BSD)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw anew: matrices Normal(0, init_std), over sqrt(2L) those that write to the residual; biases 0.

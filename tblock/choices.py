@@ -5,7 +5,7 @@ from typing import Literal
 Norm = Literal["rmsnorm", "layernorm"]
 NormPosition = Literal["pre", "post", "sandwich", "inner_post"]
 Parallel = Literal["none", "one_norm", "two_norms"]
-QkNorm = Literal["none", "head", "full"]
+QkNorm = Literal["none", "head", "per_head", "full"]
 RopeLayout = Literal["half", "interleaved"]
 RopeScaling = Literal["none", "linear", "llama3", "yarn"]
 FeedForward = Literal["swiglu", "geglu", "geglu_tanh", "gelu", "gelu_tanh", "relu", "relu2"]

@@ -85,7 +85,7 @@ def _check_attention(c: BlockFields) -> None:
 
 
 def _check_norm(c: BlockFields) -> None:
-    positive(c, "norm_eps")
+    positive(c, "norm_eps", "residual_multiplier")
     if c.norm == "rmsnorm" and c.norm_bias:
         raise ConfigError("norm_bias=True: RMSNorm has no bias; use norm='layernorm'")
     if c.norm == "layernorm" and c.norm_weight_offset:

@@ -56,7 +56,9 @@ class BlockFields:
         sliding_window: a query sees itself and the `sliding_window - 1` tokens before it. None: no limit.
         attn_scale: multiplies the scores. None: 1/sqrt(E).
         attn_soft_cap: cap * tanh(scores / cap) before the mask (Gemma 2). None: off.
-        qk_norm: `none`; `head`: norm over each head's E; `full`: over the whole projection. Before RoPE.
+        residual_multiplier: multiplies what attention and FFN add to the residual (Granite).
+        qk_norm: `none`; `head`: norm over each head's E; `per_head`: likewise, each head with its own
+            weights, [H, E] and [K, E] (Cohere); `full`: over the whole projection. Before RoPE.
         rope: rotary position embedding on q and k (Su et al. 2021); otherwise no positions in the block.
         rope_base: theta.
         rope_dim: rotated width R of each head, even; None: E.
@@ -92,6 +94,7 @@ class BlockFields:
     norm_bias: bool = _DERIVED
     norm_weight_offset: float = 0.0
     parallel: Parallel = "none"
+    residual_multiplier: float = 1.0
     causal: bool = True
     sliding_window: int | None = None
     attn_scale: float = _DERIVED

@@ -19,7 +19,7 @@ def parameter_count(c: BlockFields, *, active: bool = False) -> int:
     per_norm = 2 if c.norm_bias else 1
     if c.qk_norm == "head":
         attention += per_norm * 2 * c.head_dim
-    elif c.qk_norm == "full":
+    elif c.qk_norm in ("per_head", "full"):
         attention += per_norm * (q_dim + kv_dim)
     norms = {"pre": 2, "post": 2, "inner_post": 2, "sandwich": 4}[c.norm_position] - (
         c.parallel == "one_norm"

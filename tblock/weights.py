@@ -122,9 +122,9 @@ def random_block_weights(config: BlockConfig, seed: int) -> dict[str, np.ndarray
     block = Block(config).requires_grad_(False)
     block.reset_parameters(generator)
     for name, parameter in block.named_parameters():
-        if parameter.ndim == 1:
+        norm = "norm" in name
+        if norm or parameter.ndim == 1:
             parameter.add_(
-                torch.randn(parameter.shape, generator=generator),
-                alpha=0.1 if "norm" in name else config.init_std,
+                torch.randn(parameter.shape, generator=generator), alpha=0.1 if norm else config.init_std
             )
     return {name: to_array(p) for name, p in block.named_parameters()}

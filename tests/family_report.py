@@ -11,7 +11,7 @@ from tblock.checkpoints import families_gguf
 from tblock.checkpoints.matrix import COLUMNS, write_matrix
 from tblock.checkpoints.opening import FAMILIES
 
-COMMAND = "pytest tests -k families --family-matrix tblock/checkpoints/families.json"
+COMMAND = "pytest tests -k families -n 0 -m '' --family-matrix tblock/checkpoints/families.json"
 
 PACKAGES = {
     "torch": "torch",

@@ -90,12 +90,14 @@ class Checkpoint:
             ConfigError: out of range, or the settings ask for something the block does not have.
         """
         self._check_layer(layer)
-        fields = {"num_layers": self.num_layers, **self._family.config(self.fields, layer)}
+        family, settings = self._family, self.fields.unread()
+        fields = {"num_layers": settings.count(family.depth), **family.config(settings, layer)}
         try:
             config = BlockConfig(**fields)
         except ConfigError as error:
             raise ConfigError(f"{self.path}: layer {layer}: {error}") from None
-        self.fields.refuse_unread(self.family, config.causal)
+        settings.refuse(family.name, is_causal=(config.causal,))
+        settings.refuse_unread(family.name, family.known, family.scope, family.advice)
         if config.num_experts > _MOST_EXPERTS:
             got = f"num_experts={config.num_experts}"
             raise ConfigError(f"{self.path}: layer {layer}: {got}, wanted at most {_MOST_EXPERTS}")

@@ -7,6 +7,7 @@ from typing import Any
 
 from tblock.checkpoints.family import ALL_BIASES, Embedding, Family, rules
 from tblock.checkpoints.fields import Fields
+from tblock.checkpoints.irrelevant import IRRELEVANT
 
 _ENCODER = {"norm": "layernorm", "causal": False, "rope": False}
 
@@ -18,10 +19,10 @@ def _bert(fields: Fields, layer: int) -> dict[str, Any]:
     return {
         "dim": fields.count("hidden_size"),
         "num_heads": fields.count("num_attention_heads"),
-        "max_position": fields.integer("max_position_embeddings", 512),
+        "max_position": fields.integer("max_position_embeddings"),
         "norm_position": "post",
-        "norm_eps": fields.number("layer_norm_eps", 1e-12),
-        "ffn": fields.activation("hidden_act", "gelu"),
+        "norm_eps": fields.number("layer_norm_eps"),
+        "ffn": fields.activation("hidden_act"),
         "ffn_dim": fields.integer("intermediate_size"),
         **_ENCODER,
         **ALL_BIASES,
@@ -30,7 +31,7 @@ def _bert(fields: Fields, layer: int) -> dict[str, Any]:
 
 def _first_position(fields: Fields) -> int:
     """RoBERTa counts positions from the padding token's id plus one; its table holds the rows below too."""
-    return fields.integer("pad_token_id", 1) + 1
+    return fields.integer("pad_token_id") + 1
 
 
 def _roberta(fields: Fields, layer: int) -> dict[str, Any]:
@@ -42,10 +43,10 @@ def _distilbert(fields: Fields, layer: int) -> dict[str, Any]:
     return {
         "dim": fields.integer("dim"),
         "num_heads": fields.count("n_heads"),
-        "max_position": fields.integer("max_position_embeddings", 512),
+        "max_position": fields.integer("max_position_embeddings"),
         "norm_position": "post",
         "norm_eps": 1e-12,
-        "ffn": fields.activation("activation", "gelu"),
+        "ffn": fields.activation("activation"),
         "ffn_dim": fields.integer("hidden_dim"),
         **_ENCODER,
         **ALL_BIASES,
@@ -53,12 +54,12 @@ def _distilbert(fields: Fields, layer: int) -> dict[str, Any]:
 
 
 def _vit(fields: Fields, layer: int) -> dict[str, Any]:
-    qkv_bias = fields.flag("qkv_bias", True)
+    qkv_bias = fields.flag("qkv_bias")
     return {
         "dim": fields.count("hidden_size"),
         "num_heads": fields.count("num_attention_heads"),
-        "norm_eps": fields.number("layer_norm_eps", 1e-12),
-        "ffn": fields.activation("hidden_act", "gelu"),
+        "norm_eps": fields.number("layer_norm_eps"),
+        "ffn": fields.activation("hidden_act"),
         "ffn_dim": fields.integer("intermediate_size"),
         **_ENCODER,
         **ALL_BIASES,
@@ -70,9 +71,9 @@ def _whisper(fields: Fields, layer: int) -> dict[str, Any]:
     return {
         "dim": fields.integer("d_model"),
         "num_heads": fields.count("encoder_attention_heads"),
-        "max_position": fields.integer("max_source_positions", 1500),
+        "max_position": fields.integer("max_source_positions"),
         "norm_eps": 1e-5,
-        "ffn": fields.activation("activation_function", "gelu"),
+        "ffn": fields.activation("activation_function"),
         "ffn_dim": fields.integer("encoder_ffn_dim"),
         **_ENCODER,
         **ALL_BIASES,
@@ -184,6 +185,8 @@ ROWS: tuple[Family, ...] = (
         config=_whisper,
         rules=_WHISPER_RULES,
         depth="encoder_layers",
+        known=IRRELEVANT
+        | {"is_encoder_decoder": "the encoder is read", "num_hidden_layers": "encoder_layers counts"},
     ),
 )
 """In the order `tblock list families` prints them. ViT and Whisper take patches and sound: no embedding."""

@@ -1,4 +1,4 @@
-"""Family rows: decoders with RMSNorm and a gated FFN (Llama and its descendants), Hugging Face layout.
+"""Family rows: decoders with a gated FFN (Llama and its descendants), Hugging Face layout.
 
 Sources: each family's config.json and modeling file in transformers; proven against those in tests/families.
 """
@@ -7,7 +7,9 @@ from typing import Any
 
 from tblock.checkpoints.family import Embedding, Family, Rule, halves, qkv_rows, rules
 from tblock.checkpoints.fields import Fields
+from tblock.checkpoints.irrelevant import IRRELEVANT
 from tblock.checkpoints.rope_fields import rope_fields
+from tblock.errors import ConfigError
 
 _ATTENTION = {
     "self_attn.q_proj": "attn.q",
@@ -44,151 +46,194 @@ _TOKENS = Embedding(tokens="embed_tokens.weight")
 _SCALED_TOKENS = Embedding(
     tokens="embed_tokens.weight", scale=lambda fields: fields.count("hidden_size") ** 0.5
 )
+_MULTIPLIED_TOKENS = Embedding(
+    tokens="embed_tokens.weight", scale=lambda fields: fields.number("embedding_multiplier")
+)
 
 
-def _decoder(fields: Fields, *, eps: float, head_dim: int | None = None, ffn: str = "silu") -> dict[str, Any]:
-    """What every row here has in common; `head_dim` None: D / H unless the settings say otherwise."""
+def _decoder(fields: Fields, activation: str = "hidden_act") -> dict[str, Any]:
+    """What every row here has in common."""
     dim, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
-    head_dim = fields.count("head_dim", head_dim or dim // heads)
     return {
         "dim": dim,
         "num_heads": heads,
         "num_kv_heads": fields.count("num_key_value_heads", heads),
-        "head_dim": head_dim,
+        "head_dim": fields.count("head_dim", dim // heads),
         "max_position": fields.integer("max_position_embeddings"),
-        "norm_eps": fields.number("rms_norm_eps", eps),
-        "ffn": fields.gated_ffn("hidden_act", ffn),
+        "norm_eps": fields.number("rms_norm_eps"),
+        "ffn": fields.gated_ffn(activation),
         "ffn_dim": fields.integer("intermediate_size"),
     }
 
 
 def _biases(fields: Fields) -> dict[str, bool]:
-    given = fields.flag("attention_bias", False)
+    given = fields.flag("attention_bias")
     return {f"{name}_bias": given for name in ("q", "k", "v", "out")}
 
 
-def _rope(
-    fields: Fields, common: dict[str, Any], *, base: float = 10000.0, layer_type: str | None = None
-) -> dict:
-    return rope_fields(fields, head_dim=common["head_dim"], base=base, layer_type=layer_type)
+def _rotated(fields: Fields, activation: str = "hidden_act") -> dict[str, Any]:
+    common = _decoder(fields, activation)
+    return common | rope_fields(fields, head_dim=common["head_dim"])
 
 
 def _llama(fields: Fields, layer: int) -> dict[str, Any]:
-    common = _decoder(fields, eps=1e-6)
-    return common | _rope(fields, common) | _biases(fields) | {"ffn_bias": fields.flag("mlp_bias", False)}
+    return _rotated(fields) | _biases(fields) | {"ffn_bias": fields.flag("mlp_bias")}
 
 
-def _mistral(fields: Fields, layer: int) -> dict[str, Any]:
-    common = _decoder(fields, eps=1e-6)
-    fields.refuse("mistral", layer_types=())
-    return common | _rope(fields, common) | {"sliding_window": fields.window("sliding_window", 4096)}
+def _granite(fields: Fields, layer: int) -> dict[str, Any]:
+    scales = {"attn_scale": "attention_multiplier", "residual_multiplier": "residual_multiplier"}
+    return _llama(fields, layer) | {name: fields.positive(key) for name, key in scales.items()}
+
+
+def _smollm3(fields: Fields, layer: int) -> dict[str, Any]:
+    """Llama with layers that do not rotate, and windows, if any, in these or in the listed ones."""
+    interval, listed = fields.count("no_rope_layer_interval"), fields.items("no_rope_layers")
+    rotates = bool((layer + 1) % interval) if listed is None else bool(fields.at("no_rope_layers", layer))
+    slides, asked = fields.slides(layer), fields.flag("use_sliding_window")
+    window = fields.count("sliding_window", None)
+    config = _llama(fields, layer) | {
+        "sliding_window": window if asked and (not rotates if slides is None else slides) else None
+    }
+    return (
+        config if rotates else {k: v for k, v in config.items() if not k.startswith("rope")} | {"rope": False}
+    )
+
+
+def _windowed(fields: Fields, layer: int) -> dict[str, Any]:
+    """Mistral, Phi-3."""
+    return _rotated(fields) | {"sliding_window": fields.count("sliding_window", None)}
 
 
 def _qwen_window(fields: Fields, layer: int) -> int | None:
     """Qwen: off unless asked for, then on the upper layers or those the list names."""
-    listed = fields.slides(layer)
-    if not fields.flag("use_sliding_window", False):
-        return None
-    sliding = layer >= fields.integer("max_window_layers", 28) if listed is None else listed
-    return fields.window("sliding_window", 4096) if sliding else None
+    listed, first = fields.slides(layer), fields.integer("max_window_layers")
+    window = fields.count("sliding_window", None)
+    sliding = layer >= first if listed is None else listed
+    return window if fields.flag("use_sliding_window") and sliding else None
 
 
 def _qwen2(fields: Fields, layer: int) -> dict[str, Any]:
-    common = _decoder(fields, eps=1e-6)
     biases = {"q_bias": True, "k_bias": True, "v_bias": True}
-    return common | _rope(fields, common) | biases | {"sliding_window": _qwen_window(fields, layer)}
+    return _rotated(fields) | biases | {"sliding_window": _qwen_window(fields, layer)}
 
 
 def _qwen3(fields: Fields, layer: int) -> dict[str, Any]:
-    common = _decoder(fields, eps=1e-6, head_dim=128)
     own = {"qk_norm": "head", "sliding_window": _qwen_window(fields, layer)}
-    return common | _rope(fields, common) | _biases(fields) | own
+    return _rotated(fields) | _biases(fields) | own
 
 
 def _qwen3_moe(fields: Fields, layer: int) -> dict[str, Any]:
-    common = _decoder(fields, eps=1e-6)
-    window = fields.window("sliding_window", 4096) if fields.flag("use_sliding_window", False) else None
-    own: dict[str, Any] = {"qk_norm": "head", "sliding_window": window}
-    experts = fields.integer("num_experts", fields.integer("num_local_experts", 128))
+    window, asked = fields.count("sliding_window", None), fields.flag("use_sliding_window")
+    own: dict[str, Any] = {"qk_norm": "head", "sliding_window": window if asked else None}
+    experts = fields.integer("num_local_experts", fields.integer("num_experts"))
+    sparse = {
+        "ffn_dim": fields.integer("moe_intermediate_size"),
+        "num_experts": experts,
+        "experts_per_token": fields.integer("num_experts_per_tok"),
+        "router_normalized": fields.flag("norm_topk_prob"),
+    }
     dense = layer in fields.items("mlp_only_layers", [])
-    if experts and not dense and (layer + 1) % fields.count("decoder_sparse_step", 1) == 0:
-        own |= {
-            "ffn_dim": fields.integer("moe_intermediate_size"),
-            "num_experts": experts,
-            "experts_per_token": fields.integer("num_experts_per_tok"),
-            "router_normalized": fields.flag("norm_topk_prob", False),
-        }
-    return common | _rope(fields, common) | _biases(fields) | own
+    if experts and (layer + 1) % fields.count("decoder_sparse_step") == 0 and not dense:
+        own |= sparse
+    return _rotated(fields) | _biases(fields) | own
 
 
 def _mixtral(fields: Fields, layer: int) -> dict[str, Any]:
-    common = _decoder(fields, eps=1e-5)
     own = {
-        "sliding_window": fields.window("sliding_window", None),
-        "num_experts": fields.integer("num_local_experts", fields.integer("num_experts", 8)),
-        "experts_per_token": fields.integer("num_experts_per_tok", 2),
+        "num_experts": fields.integer("num_experts", fields.integer("num_local_experts")),
+        "experts_per_token": fields.integer("num_experts_per_tok"),
     }
-    return common | _rope(fields, common, base=1e6) | own
+    return _windowed(fields, layer) | own
 
 
 def _gemma(fields: Fields, layer: int) -> dict[str, Any]:
-    fields.refuse("gemma", use_bidirectional_attention=(False,))
-    common = _decoder(fields, eps=1e-6, head_dim=256, ffn="gelu_pytorch_tanh")
     # Early config.json files say "gelu" but the released models were trained with the tanh form.
+    fields.refuse("gemma", hidden_activation=("gelu_pytorch_tanh",))
+    common = _rotated(fields)
     own = {"norm_weight_offset": 1.0, "ffn": "geglu_tanh" if common["ffn"] == "geglu" else common["ffn"]}
-    return common | _rope(fields, common) | _biases(fields) | own
+    return common | _biases(fields) | own
 
 
 def _gemma_later(fields: Fields, sliding: bool) -> dict[str, Any]:
     """Gemma 2 and 3: sandwich norms, own score scale, window on some layers."""
-    return {
+    window = fields.count("sliding_window", None)
+    return _biases(fields) | {
         "norm_weight_offset": 1.0,
         "norm_position": "sandwich",
-        "ffn": fields.gated_ffn("hidden_activation", "gelu_pytorch_tanh"),
-        "attn_scale": fields.positive("query_pre_attn_scalar", 256.0) ** -0.5,
-        "sliding_window": fields.window("sliding_window", 4096) if sliding else None,
+        "attn_scale": fields.positive("query_pre_attn_scalar") ** -0.5,
+        "sliding_window": window if sliding else None,
     }
 
 
 def _gemma2(fields: Fields, layer: int) -> dict[str, Any]:
-    fields.refuse("gemma2", use_bidirectional_attention=(False,))
-    common = _decoder(fields, eps=1e-6, head_dim=256)
     listed = fields.slides(layer)
     sliding = layer % 2 == 0 if listed is None else listed
-    own = {"attn_soft_cap": fields.nullable("attn_logit_softcapping", 50.0)}
-    return common | _rope(fields, common) | _biases(fields) | _gemma_later(fields, sliding) | own
+    own = {"attn_soft_cap": fields.number("attn_logit_softcapping", None)}
+    return _rotated(fields, "hidden_activation") | _gemma_later(fields, sliding) | own
 
 
 def _gemma3(fields: Fields, layer: int) -> dict[str, Any]:
-    fields.refuse("gemma3", use_bidirectional_attention=(False,), attn_logit_softcapping=())
-    common = _decoder(fields, eps=1e-6, head_dim=256)
-    listed, pattern = fields.slides(layer), fields.count("sliding_window_pattern", 6)
+    common = _decoder(fields, "hidden_activation")
+    listed, pattern = fields.slides(layer), fields.count("sliding_window_pattern")
     sliding = bool((layer + 1) % pattern) if listed is None else listed
-    if "rope_parameters" in fields:
-        kind = "sliding_attention" if sliding else "full_attention"
-        rope = _rope(fields, common, base=1e4 if sliding else 1e6, layer_type=kind)
-    elif sliding:
-        rope = {"rope_base": fields.number("rope_local_base_freq", 1e4)}
-    else:
-        rope = _rope(fields, common, base=1e6)
-    own = {"qk_norm": "head", "max_position": fields.integer("max_position_embeddings", 131072)}
-    return common | rope | _biases(fields) | _gemma_later(fields, sliding) | own
+    rope = rope_fields(fields, head_dim=common["head_dim"], parameters=_gemma3_rope(fields, sliding))
+    fields.refuse("gemma3", attn_logit_softcapping=())
+    return common | rope | _gemma_later(fields, sliding) | {"qk_norm": "head"}
+
+
+def _gemma3_rope(fields: Fields, sliding: bool) -> Fields:
+    """One object for each kind of layer; in older files one that only layers without a window read."""
+    bases = fields.number("rope_theta"), fields.number("rope_local_base_freq")
+    kinds, defaults = fields.sub("rope_parameters"), {"rope_theta": bases[sliding]}
+    if not kinds.values:
+        none = Fields(fields.where, {}, defaults)
+        return none if "rope_scaling" in fields and sliding else fields.sub("rope_scaling", defaults)
+    if "rope_scaling" in fields:
+        raise ConfigError(f"{fields.where}: rope_scaling stands beside rope_parameters; which one counts?")
+    # A flat object is read by neither kind, so it is refused.
+    kinds.asked |= {"sliding_attention", "full_attention"}
+    return kinds.sub("sliding_attention" if sliding else "full_attention", defaults)
 
 
 def _phi3(fields: Fields, layer: int) -> dict[str, Any]:
-    common = _decoder(fields, eps=1e-5)
     # Phi-3 says "yarn" and "su" for what is longrope today.
     for name in ("rope_scaling", "rope_parameters"):
-        scaling = fields.sub(name)
-        scaling.refuse("phi3", type=("default",), rope_type=("default",))
-    return common | _rope(fields, common) | {"sliding_window": fields.window("sliding_window", None)}
+        fields.sub(name).refuse("phi3", type=("default",), rope_type=("default",))
+    return _windowed(fields, layer)
 
 
 def _olmo2(fields: Fields, layer: int) -> dict[str, Any]:
-    common = _decoder(fields, eps=1e-5)
-    return (
-        common | _rope(fields, common) | _biases(fields) | {"norm_position": "inner_post", "qk_norm": "full"}
-    )
+    return _rotated(fields) | _biases(fields) | {"norm_position": "inner_post", "qk_norm": "full"}
+
+
+def _cohere(fields: Fields, layer: int) -> dict[str, Any]:
+    """Parallel block under one LayerNorm without bias, neighbouring pairs rotated."""
+    dim, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
+    fields.refuse("cohere", head_dim=(dim // heads,))
+    return _biases(fields) | {
+        "dim": dim,
+        "num_heads": heads,
+        "num_kv_heads": fields.count("num_key_value_heads", heads),
+        "max_position": fields.integer("max_position_embeddings"),
+        "norm": "layernorm",
+        "norm_bias": False,
+        "norm_eps": fields.number("layer_norm_eps"),
+        "parallel": "one_norm",
+        "qk_norm": "per_head" if "use_qk_norm" in fields.defaults and fields.flag("use_qk_norm") else "none",
+        "ffn": fields.gated_ffn("hidden_act"),
+        "ffn_dim": fields.integer("intermediate_size"),
+        "rope_layout": "interleaved",
+        **rope_fields(fields, head_dim=dim // heads),
+    }
+
+
+def _cohere2(fields: Fields, layer: int) -> dict[str, Any]:
+    """Windows and rotation on three of four layers, neither on the fourth."""
+    listed, pattern = fields.slides(layer), fields.count("sliding_window_pattern")
+    config, window = _cohere(fields, layer), fields.count("sliding_window", None)
+    if bool((layer + 1) % pattern) if listed is None else listed:
+        return config | {"sliding_window": window}
+    return {k: v for k, v in config.items() if not k.startswith("rope")} | {"rope": False}
 
 
 _OLMO2_NORMS = {"post_attention_layernorm": "attn_out_norm", "post_feedforward_layernorm": "ffn_out_norm"}
@@ -197,7 +242,7 @@ _PHI3_RULES = (
     Rule(source="mlp.gate_up_proj", targets=("ffn.gate", "ffn.up"), take=halves),
     *rules({"self_attn.o_proj": "attn.out", "mlp.down_proj": "ffn.down"} | _PRE),
 )
-_GEMMA3_PREFIXES = ("model.language_model.", "language_model.model.", "model.", "")
+_COHERE_NORMS = {"input_layernorm": "attn_norm"}
 
 
 def _row(name: str, config: Any, table: dict[str, str], **more: Any) -> Family:
@@ -207,21 +252,25 @@ def _row(name: str, config: Any, table: dict[str, str], **more: Any) -> Family:
 
 ROWS: tuple[Family, ...] = (
     _row("llama", _llama, _ATTENTION | _MLP | _PRE),
-    _row("mistral", _mistral, _ATTENTION | _MLP | _PRE),
+    _row("mistral", _windowed, _ATTENTION | _MLP | _PRE),
     _row("qwen2", _qwen2, _ATTENTION | _MLP | _PRE),
     _row("qwen3", _qwen3, _ATTENTION | _QK_NORM | _MLP | _PRE),
     _row("qwen3_moe", _qwen3_moe, _ATTENTION | _QK_NORM | _MLP | _PRE | _QWEN_EXPERTS),
     _row("mixtral", _mixtral, _ATTENTION | _PRE | _MIXTRAL_EXPERTS),
     _row("gemma", _gemma, _ATTENTION | _MLP | _PRE, embedding=_SCALED_TOKENS),
-    _row("gemma2", _gemma2, _ATTENTION | _MLP | _SANDWICH, embedding=_SCALED_TOKENS),
-    _row("gemma3_text", _gemma3, _ATTENTION | _QK_NORM | _MLP | _SANDWICH, embedding=_SCALED_TOKENS),
     _row(
-        "gemma3",
+        "gemma2",
+        _gemma2,
+        _ATTENTION | _MLP | _SANDWICH,
+        embedding=_SCALED_TOKENS,
+        known=IRRELEVANT | {"hidden_act": "hidden_activation counts"},
+    ),
+    _row(
+        "gemma3_text",
         _gemma3,
         _ATTENTION | _QK_NORM | _MLP | _SANDWICH,
-        prefixes=_GEMMA3_PREFIXES,
         embedding=_SCALED_TOKENS,
-        section="text_config",
+        known=IRRELEVANT | {"hidden_act": "hidden_activation counts"},
     ),
     _row("olmo2", _olmo2, _ATTENTION | _QK_NORM | _MLP | _OLMO2_NORMS),
     Family(
@@ -233,5 +282,9 @@ ROWS: tuple[Family, ...] = (
         ignored=_BUFFERS,
         embedding=_TOKENS,
     ),
+    _row("granite", _granite, _ATTENTION | _MLP | _PRE, embedding=_MULTIPLIED_TOKENS),
+    _row("smollm3", _smollm3, _ATTENTION | _MLP | _PRE),
+    _row("cohere", _cohere, _ATTENTION | _QK_NORM | _MLP | _COHERE_NORMS),
+    _row("cohere2", _cohere2, _ATTENTION | _MLP | _COHERE_NORMS),
 )
 """In the order `tblock list families` prints them."""

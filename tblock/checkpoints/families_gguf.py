@@ -176,28 +176,17 @@ def _row(
     table: tuple[Rule, ...],
     embedding: Embedding,
 ) -> tuple[str, Family]:
-    depth = f"{arch}.block_count"
-
-    def complete(fields: Fields, layer: int) -> dict[str, Any]:
-        result = config(fields, layer)
-        for key, value in fields.values.items():
-            behind = key.removeprefix(f"{arch}.")
-            if behind != key and key not in fields.asked and behind not in IRRELEVANT:
-                raise ConfigError(
-                    f"{fields.where}: {key}={value!r}: not known for {arch} and may change the layer; "
-                    "give the Hugging Face folder instead"
-                )
-        fields.asked.update(fields.values)
-        return result
-
     row = Family(
         name=name,
         prefixes=("",),
         layers=("blk",),
-        config=complete,
+        config=config,
         rules=table,
         embedding=embedding,
-        depth=depth,
+        depth=f"{arch}.block_count",
+        known={f"{arch}.{key}": why for key, why in IRRELEVANT.items()},
+        scope=f"{arch}.",
+        advice="give the Hugging Face folder instead",
     )
     return arch, row
 

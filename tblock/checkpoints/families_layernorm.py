@@ -16,25 +16,25 @@ from tblock.checkpoints.family import (
     transposed,
 )
 from tblock.checkpoints.fields import Fields
-from tblock.checkpoints.rope_fields import rope_fields
+from tblock.checkpoints.rope_fields import rope_fields, rope_parameters
 from tblock.errors import ConfigError
 
 
 def _gpt2(fields: Fields, layer: int) -> dict[str, Any]:
     fields.refuse("gpt2", add_cross_attention=(False,))
     dim, heads = fields.count("n_embd"), fields.count("n_head")
-    scale = (dim / heads) ** -0.5 if fields.flag("scale_attn_weights", True) else 1.0
-    if fields.flag("scale_attn_by_inverse_layer_idx", False):
+    scale = (dim / heads) ** -0.5 if fields.flag("scale_attn_weights") else 1.0
+    if fields.flag("scale_attn_by_inverse_layer_idx"):
         scale /= layer + 1
     return {
         "dim": dim,
         "num_heads": heads,
-        "max_position": fields.integer("n_positions", 1024),
+        "max_position": fields.integer("n_positions"),
         "norm": "layernorm",
-        "norm_eps": fields.number("layer_norm_epsilon", 1e-5),
+        "norm_eps": fields.number("layer_norm_epsilon"),
         "attn_scale": scale,
         "rope": False,
-        "ffn": fields.activation("activation_function", "gelu_new"),
+        "ffn": fields.activation("activation_function"),
         "ffn_dim": fields.integer("n_inner", 4 * dim),
         **ALL_BIASES,
     }
@@ -42,27 +42,23 @@ def _gpt2(fields: Fields, layer: int) -> dict[str, Any]:
 
 def _gpt_neox(fields: Fields, layer: int) -> dict[str, Any]:
     dim, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
-    attention_bias = fields.flag("attention_bias", True)
-    # Pythia's config.json says rotary_pct and rotary_emb_base for what others call partial_rotary_factor and
-    # rope_theta.
-    rope = rope_fields(
-        fields,
-        head_dim=dim // heads,
-        base=fields.number("rotary_emb_base", 10000.0),
-        partial=fields.number("rotary_pct", 0.25),
-    )
+    attention_bias = fields.flag("attention_bias")
+    # Own names for what stands beside the RoPE object; others' names are written too, and say the same.
+    parameters = rope_parameters(fields, theta="rotary_emb_base", share="rotary_pct")
+    theta, share = (parameters.defaults[name] for name in ("rope_theta", "partial_rotary_factor"))
+    fields.refuse("gpt_neox", rope_theta=(theta,), partial_rotary_factor=(share,))
     return {
         "dim": dim,
         "num_heads": heads,
-        "max_position": fields.integer("max_position_embeddings", 2048),
+        "max_position": fields.integer("max_position_embeddings"),
         "norm": "layernorm",
-        "norm_eps": fields.number("layer_norm_eps", 1e-5),
-        "parallel": "two_norms" if fields.flag("use_parallel_residual", True) else "none",
-        "ffn": fields.activation("hidden_act", "gelu"),
+        "norm_eps": fields.number("layer_norm_eps"),
+        "parallel": "two_norms" if fields.flag("use_parallel_residual") else "none",
+        "ffn": fields.activation("hidden_act"),
         "ffn_dim": fields.integer("intermediate_size"),
         **ALL_BIASES,
         **{f"{name}_bias": attention_bias for name in ("q", "k", "v", "out")},
-        **rope,
+        **rope_fields(fields, head_dim=dim // heads, parameters=parameters),
     }
 
 
@@ -72,37 +68,37 @@ def _phi(fields: Fields, layer: int) -> dict[str, Any]:
         "dim": dim,
         "num_heads": heads,
         "num_kv_heads": fields.integer("num_key_value_heads", heads),
-        "max_position": fields.integer("max_position_embeddings", 2048),
+        "max_position": fields.integer("max_position_embeddings"),
         "norm": "layernorm",
-        "norm_eps": fields.number("layer_norm_eps", 1e-5),
+        "norm_eps": fields.number("layer_norm_eps"),
         "parallel": "one_norm",
-        "qk_norm": "head" if fields.flag("qk_layernorm", False) else "none",
-        "ffn": fields.activation("hidden_act", "gelu_new"),
+        "qk_norm": "head" if fields.flag("qk_layernorm") else "none",
+        "ffn": fields.activation("hidden_act"),
         "ffn_dim": fields.integer("intermediate_size"),
         **ALL_BIASES,
-        **rope_fields(fields, head_dim=dim // heads, partial=0.5),
+        **rope_fields(fields, head_dim=dim // heads),
     }
 
 
 def _falcon(fields: Fields, layer: int) -> dict[str, Any]:
-    if fields.flag("alibi", False):
+    if fields.flag("alibi"):
         raise ConfigError(f"{fields.where}: alibi=True: falcon is supported with rotary positions only")
     dim, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
-    new, parallel = fields.flag("new_decoder_architecture", False), fields.flag("parallel_attn", True)
+    new, parallel = fields.flag("new_decoder_architecture"), fields.flag("parallel_attn")
     if new and not parallel:
         raise ConfigError(f"{fields.where}: parallel_attn=False: needs new_decoder_architecture=False")
     norms = fields.integer("num_ln_in_parallel_attn", 2 if new else 1)
-    multi_query = not new and fields.flag("multi_query", True)
-    bias = fields.flag("bias", False)
+    shared, kv_heads = fields.flag("multi_query"), fields.integer("num_kv_heads", heads)
+    bias = fields.flag("bias")
     return {
         "dim": dim,
         "num_heads": heads,
-        "num_kv_heads": 1 if multi_query else fields.integer("num_kv_heads", heads),
-        "max_position": fields.integer("max_position_embeddings", 2048),
+        "num_kv_heads": 1 if shared and not new else kv_heads,
+        "max_position": fields.integer("max_position_embeddings"),
         "norm": "layernorm",
-        "norm_eps": fields.number("layer_norm_epsilon", 1e-5),
+        "norm_eps": fields.number("layer_norm_epsilon"),
         "parallel": "none" if not parallel else "two_norms" if new and norms == 2 else "one_norm",
-        "ffn": fields.activation("activation", "gelu"),
+        "ffn": fields.activation("activation"),
         "ffn_dim": fields.integer("ffn_hidden_size", 4 * dim),
         **dict.fromkeys(ALL_BIASES, bias),
         **rope_fields(fields, head_dim=dim // heads),

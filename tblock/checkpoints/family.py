@@ -5,12 +5,13 @@ files.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from tblock.checkpoints.fields import Fields
+from tblock.checkpoints.fields import Fields, Known
+from tblock.checkpoints.irrelevant import IRRELEVANT
 from tblock.checkpoints.rope_layout import to_layout
 from tblock.config import BlockConfig
 
@@ -75,7 +76,9 @@ class Family:
         ignored: regular expressions of names inside a layer that are buffers, not weights.
         embedding: None where the family has no tokens or they are not supported.
         depth: settings key of the number of layers.
-        section: settings object that holds the family's part in a composite model.
+        known: settings that no layer depends on; every other one is read or refused.
+        scope: what the names of the family's settings begin with.
+        advice: what to do about a setting that is refused, for the message.
     """
 
     name: str
@@ -86,7 +89,9 @@ class Family:
     ignored: tuple[str, ...] = ()
     embedding: Embedding | None = None
     depth: str = "num_hidden_layers"
-    section: str | None = None
+    known: Known = field(default_factory=lambda: IRRELEVANT)
+    scope: str = ""
+    advice: str = "remove it where it does not"
 
 
 def rules(table: dict[str, str], take: Take = whole) -> tuple[Rule, ...]:

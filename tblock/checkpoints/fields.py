@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,21 +23,24 @@ _ACTIVATIONS = {
 _GATED = {"silu": "swiglu", "gelu": "geglu", "gelu_tanh": "geglu_tanh"}
 
 
-SHAPING = ("is_causal", "partial_rotary_factor")
-"""Settings that change every layer of a model that has them, in any family: unread they are refused."""
+Known = Mapping[str, str | tuple[Any, ...]]
+"""Setting to why it changes no layer, or to the values with which it asks for nothing."""
 
 
 class Fields:
-    """A mapping of settings that knows where it came from.
+    """A mapping of settings that knows where it came from and what was asked of it.
 
     Attributes:
         where: the file, for messages.
         values: the settings as read.
+        defaults: what a setting is where the file leaves it out; null in the file is not the same.
+        asked: names that were looked for.
     """
 
-    def __init__(self, where: str, values: dict[str, Any]) -> None:
-        self.where, self.values = where, values
+    def __init__(self, where: str, values: dict[str, Any], defaults: Mapping[str, Any] | None = None) -> None:
+        self.where, self.values, self.defaults = where, values, defaults or {}
         self.asked: set[str] = set()
+        self._parts: dict[str, Fields] = {}
 
     @classmethod
     def from_json(cls, path: Path) -> "Fields":
@@ -58,20 +62,27 @@ class Fields:
         return cls(str(path), values)
 
     def __contains__(self, name: str) -> bool:
-        self.asked.add(name)
-        return self.values.get(name) is not None
+        return self._value(name) is not None
 
-    def sub(self, name: str) -> "Fields":
-        """The nested object of that name, empty where there is none."""
+    def _value(self, name: str) -> Any:
         self.asked.add(name)
-        value = self.values.get(name) or {}
+        return self.values[name] if name in self.values else self.defaults.get(name)
+
+    def unread(self) -> "Fields":
+        """The same settings, with nothing asked yet."""
+        return Fields(self.where, self.values, self.defaults)
+
+    def sub(self, name: str, defaults: Mapping[str, Any] | None = None) -> "Fields":
+        """The nested object of that name, empty where there is none."""
+        value = self._value(name) or {}
         if not isinstance(value, dict):
             raise ConfigError(f"{self.where}: {name}={value!r}, wanted an object")
-        return Fields(f"{self.where}: {name}", value)
+        part = self._parts.setdefault(name, Fields(f"{self.where}: {name}", value))
+        part.defaults = defaults or part.defaults
+        return part
 
     def _get(self, name: str, default: Any, kinds: tuple[type, ...], wanted: str) -> Any:
-        self.asked.add(name)
-        value = self.values.get(name)
+        value = self._value(name)
         if value is None:
             if default is _REQUIRED:
                 raise ConfigError(f"{self.where}: {name} is missing, wanted {wanted}")
@@ -81,11 +92,11 @@ class Fields:
         return value
 
     def integer(self, name: str, default: Any = _REQUIRED) -> Any:
-        """An int; `default` (None allowed) where the key is absent or null."""
+        """An int; `default` (None allowed) where it is null, or absent and the family has no default."""
         return self._get(name, default, (int,), "an integer")
 
     def count(self, name: str, default: Any = _REQUIRED) -> Any:
-        """An int above 0; `default` (None allowed) where the key is absent or null."""
+        """An int above 0; `default` likewise."""
         value = self._get(name, default, (int,), "an integer")
         if value is not None and not 0 < value < _TOO_MANY:
             raise ConfigError(
@@ -110,16 +121,6 @@ class Fields:
             raise ConfigError(f"{self.where}: {name}={value}, wanted a number above 0{limit}")
         return value
 
-    def nullable(self, name: str, absent: Any) -> Any:
-        """A number where null means off and is not the same as an absent key, which takes `absent`."""
-        self.asked.add(name)
-        return self.number(name, None) if name in self.values else absent
-
-    def window(self, name: str, absent: int | None) -> int | None:
-        """A number of tokens, likewise."""
-        self.asked.add(name)
-        return self.count(name, None) if name in self.values else absent
-
     def flag(self, name: str, default: Any = _REQUIRED) -> Any:
         """true or false."""
         return self._get(name, default, (bool,), "true or false")
@@ -132,20 +133,32 @@ class Fields:
         """A list."""
         return self._get(name, default, (list,), "a list")
 
+    def at(self, name: str, layer: int) -> Any:
+        """The item of a layer in a list with one for each.
+
+        Raises:
+            ConfigError: the list is too short.
+        """
+        values = self.items(name, [])
+        if layer >= len(values):
+            raise ConfigError(
+                f"{self.where}: {name} has nothing for layer {layer}, wanted one for each layer"
+            )
+        return values[layer]
+
     def slides(self, layer: int) -> bool | None:
         """Whether `layer_types` gives a layer a sliding window; None where there is no such list.
 
         Raises:
             ConfigError: the list is too short, or names a kind of layer the block does not have.
         """
-        types = self.items("layer_types")
-        if types is None:
+        if "layer_types" not in self:
             return None
-        if layer >= len(types) or types[layer] not in ("full_attention", "sliding_attention"):
-            got = repr(types[layer]) if layer < len(types) else "nothing"
+        kind = self.at("layer_types", layer)
+        if kind not in ("full_attention", "sliding_attention"):
             wanted = "wanted full_attention or sliding_attention"
-            raise ConfigError(f"{self.where}: layer_types has {got} for layer {layer}, {wanted}")
-        return types[layer] == "sliding_attention"
+            raise ConfigError(f"{self.where}: layer_types has {kind!r} for layer {layer}, {wanted}")
+        return kind == "sliding_attention"
 
     def activation(self, name: str, default: Any = _REQUIRED) -> str:
         """The activation behind the field's many names for it.
@@ -169,27 +182,32 @@ class Fields:
         activation = self.activation(name, default)
         if activation not in _GATED:
             raise ConfigError(
-                f"{self.where}: {name}={self.values[name]!r}: a gated FFN has {', '.join(_GATED)} only"
+                f"{self.where}: {name}={self._value(name)!r}: a gated FFN has {', '.join(_GATED)} only"
             )
         return _GATED[activation]
 
-    def refuse_unread(self, family: str, causal: bool) -> None:
-        """Refuse a setting that shapes a layer and that nobody has asked for.
+    def refuse_unread(self, family: str, known: Known, scope: str, advice: str) -> None:
+        """Refuse a setting that nobody has asked for and that is not known to change no layer.
 
         Args:
             family: named in the message.
-            causal: of the block that was read; an `is_causal` that says the same is fine.
+            known: what may stay unread.
+            scope: only names that begin with it are looked at.
+            advice: what to do, for the message.
 
         Raises:
             ConfigError: names the setting and its value.
         """
         for name, value in self.values.items():
-            agrees = value is None or (name == "is_causal" and value == causal)
-            if name in SHAPING and name not in self.asked and not agrees:
-                raise ConfigError(
-                    f"{self.where}: {name}={value!r}: {family} is read without it, "
-                    "and it may change the layer"
-                )
+            ours = name.startswith(scope) and not name.startswith("_")
+            if value is None or name in self.asked or not ours or isinstance(known.get(name), str):
+                continue
+            if name not in known:
+                unknown = f"not known for {family} and may change the layer; {advice}"
+                raise ConfigError(f"{self.where}: {name}={value!r}: {unknown}")
+            self.refuse(family, **{name: known[name]})
+        for part in self._parts.values():
+            part.refuse_unread(family, {}, "", advice)
 
     def refuse(self, family: str, **unsupported: Any) -> None:
         """Refuse settings that ask for what the block cannot do.
@@ -202,8 +220,7 @@ class Fields:
             ConfigError: names the setting, its value and what is supported.
         """
         for name, fine in unsupported.items():
-            self.asked.add(name)
-            value = self.values.get(name)
+            value = self._value(name)
             if value is not None and value not in fine:
                 wanted = (
                     f"supported with {' or '.join(map(repr, fine))} only" if fine else "not supported with it"

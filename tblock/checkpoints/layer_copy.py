@@ -1,10 +1,9 @@
 """Writing one layer of a checkpoint as a small checkpoint of its own, for transformers' own loader to read.
 
-Tensors are copied as stored; only layer number, depth, vocabulary and sliding window change.
+Tensors are copied as stored. The settings are read from the file by transformers itself and never pass
+through ours; only layer number, depth, vocabulary and sliding window change.
 """
 
-import copy
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,16 @@ SMALL_VOCAB = 64
 SMALL_WINDOW = 5
 """Keys a sliding window is shrunk to, so that a short sequence crosses it."""
 
+_ONE_FOR_EACH_LAYER = ("layer_types", "no_rope_layers", "mlp_layer_types")
+"""Attributes of config classes that hold a list with an item for each layer."""
+
+_TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
+
 
 def copy_safetensors_layer(
     checkpoint: Checkpoint, layer: int, folder: Path, transformers: Any
-) -> tuple[int, int | None]:
-    """Write config.json and model.safetensors into a folder.
+) -> tuple[Any, int, int | None]:
+    """Write model.safetensors into a folder.
 
     Args:
         checkpoint: from safetensors.
@@ -29,32 +33,21 @@ def copy_safetensors_layer(
         transformers: the package; its config class says what kind of layer this one is.
 
     Returns:
-        The layer's number in the copy, and the window before it was shrunk (tokens; None: no window).
+        The config of the copy, the layer's number in it, and the window before it was shrunk (tokens; None:
+        no window).
     """
     from safetensors.torch import save_file
 
     from tblock.weights import to_tensor
 
-    # A copy to the bottom: transformers rewrites the dictionaries it is given.
-    values = copy.deepcopy(checkpoint.fields.values)
-    values.setdefault("model_type", checkpoint.family)
-    # The full config decides what kind of layer this one is; its own class does that, not our row.
-    full = transformers.AutoConfig.for_model(**copy.deepcopy(values))
-    # GPT-2 can scale scores by the layer's number: then the number has to stay.
-    index = layer if values.get("scale_attn_by_inverse_layer_idx") else 0
-    values[checkpoint.depth_key] = index + 1
-    values |= {"vocab_size": SMALL_VOCAB, "decoder_layers": 1}
-    for key in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
-        values[key] = min(values[key], 3) if isinstance(values.get(key), int) else None
-    if getattr(full, "layer_types", None):
-        values["layer_types"] = [full.layer_types[layer]]
-    window = getattr(full, "sliding_window", None)
+    path = checkpoint.path
+    config = transformers.AutoConfig.from_pretrained(
+        path if path.is_dir() else path.parent, trust_remote_code=False
+    )
+    config = getattr(config, "text_config", config)
+    index, window = _keep_one(config, layer), getattr(config, "sliding_window", None)
     if window is not None:
-        values["sliding_window"] = min(window, SMALL_WINDOW)
-    if checkpoint.family == "qwen3_moe":
-        sparse = layer not in full.mlp_only_layers and (layer + 1) % full.decoder_sparse_step == 0
-        values |= {"mlp_only_layers": [] if sparse else [0], "decoder_sparse_step": 1}
-    (folder / "config.json").write_text(json.dumps(values))
+        config.sliding_window = min(window, SMALL_WINDOW)
     root = checkpoint.layer_root
     behind = root.removeprefix(checkpoint.prefix)
     tensors = {
@@ -64,4 +57,25 @@ def copy_safetensors_layer(
         for name in checkpoint.tensor_names(layer)
     }
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    return index, window
+    return config, index, window
+
+
+def _keep_one(config: Any, layer: int) -> int:
+    """Change a config to a model of that layer and few tokens; returns the layer's number in it."""
+    # Scores scaled by the layer's number: then the number has to stay.
+    index = layer if getattr(config, "scale_attn_by_inverse_layer_idx", False) else 0
+    for name in _ONE_FOR_EACH_LAYER:
+        if getattr(config, name, None):
+            setattr(config, name, [getattr(config, name)[layer]])
+    if hasattr(config, "mlp_only_layers"):
+        sparse = layer not in config.mlp_only_layers and (layer + 1) % config.decoder_sparse_step == 0
+        config.mlp_only_layers, config.decoder_sparse_step = [] if sparse else [0], 1
+    config.num_hidden_layers = index + 1
+    if hasattr(config, "decoder_layers"):
+        config.decoder_layers = 1
+    config.vocab_size = SMALL_VOCAB
+    for name in _TOKEN_IDS:
+        value = getattr(config, name, None)
+        if value is not None:
+            setattr(config, name, min(value, 3) if isinstance(value, int) else None)
+    return index

@@ -3,6 +3,7 @@
 Pickle files are refused by name, never opened.
 """
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -12,6 +13,7 @@ from tblock.checkpoints.checkpoint import Checkpoint
 from tblock.checkpoints.family import Family
 from tblock.checkpoints.fields import Fields
 from tblock.checkpoints.gguf_source import GgufSource
+from tblock.checkpoints.published import published_defaults
 from tblock.checkpoints.safetensors_source import SafetensorsSource
 from tblock.errors import ConfigError
 
@@ -20,12 +22,32 @@ FAMILIES: dict[str, Family] = {
 }
 """`model_type` of config.json to its row."""
 
+WRAPPERS: dict[str, str] = {
+    "gemma3": "gemma3_text",
+    "idefics3": "llama",
+    "internvl": "qwen2",
+    "llava": "llama",
+    "llava_next": "llama",
+    "llava_onevision": "qwen2",
+    "mistral3": "mistral",
+    "qwen2_audio": "qwen2",
+    "smolvlm": "llama",
+    "voxtral": "llama",
+}
+"""`model_type` of a model that shows a language model images or sound, to the family its `text_config` is of
+where that does not say so. On text they run the language model as it is."""
+
+_WRAPPED_PREFIXES = tuple(
+    f"{outer}{inner}."
+    for outer in ("model.", "")
+    for inner in ("language_model.model", "language_model", "text_model")
+)
+"""What stands before the language model's names in such a file, by the age of the checkpoint."""
+
 MISSING_FEATURES: dict[str, str] = {
     "gpt_oss": "attention sinks, clamped SwiGLU with alpha, biases in router and experts",
-    "granite": "residual, attention and embedding multipliers",
-    "granitemoe": "residual, attention and embedding multipliers",
-    "smollm3": "a row here: nothing of it was proven yet",
-    "cohere2": "a row here: nothing of it was proven yet",
+    "granitemoe": "a row here: nothing of it was proven yet",
+    "paligemma": "a mask under which the prompt sees itself in both directions",
     "llama4_text": "chunked attention, QK norm after RoPE",
     "deepseek_v2": "multi-head latent attention",
     "deepseek_v3": "multi-head latent attention, grouped router with correction bias",
@@ -133,9 +155,15 @@ def _open_safetensors(
         raise ConfigError(
             f"{fields.where}: quantized by {method}: save it dequantized first, or give a GGUF file"
         )
-    family = find_family(fields.text("model_type"), fields.where)
-    if family.section and family.section in fields:
-        fields = fields.sub(family.section)
+    kind = fields.text("model_type")
+    wrapped = kind in WRAPPERS
+    if wrapped:
+        fields = fields.sub("text_config")
+        kind = fields.text("model_type", WRAPPERS[kind])
+    family = find_family(kind, fields.where)
+    if wrapped:
+        family = dataclasses.replace(family, prefixes=(*_WRAPPED_PREFIXES, *family.prefixes))
+    fields = Fields(fields.where, fields.values, published_defaults(family.name))
     return Checkpoint(family=family, fields=fields, source=SafetensorsSource(path, files, weight_map))
 
 

@@ -5,6 +5,7 @@ renamed, fused and quantised tensors go through their code and not ours. Imports
 """
 
 import contextlib
+import inspect
 import io
 import tempfile
 from collections.abc import Iterator
@@ -40,7 +41,7 @@ class FamilyLayer:
         self._model = cast(Any, model.eval())
         self.window = window
         self.layer: nn.Module = _layer_list(model)[index]
-        self._family: str = self._model.config.model_type
+        self._takes = inspect.signature(model.forward).parameters
 
     @torch.no_grad()
     def __call__(self, x_BSD: Tensor, padding_mask_BS: Tensor | None, positions_BS: Tensor | None) -> Tensor:
@@ -54,8 +55,8 @@ class FamilyLayer:
         Returns:
             [B, S, D].
         """
-        if self._family in ("vit", "whisper"):
-            # Their models take images and sound and no mask; the layer itself takes hidden states and a mask.
+        if "inputs_embeds" not in self._takes or "input_features" in self._takes:
+            # A model of images or sound takes no mask; the layer itself takes hidden states and a mask.
             mask = (
                 None
                 if padding_mask_BS is None
@@ -81,7 +82,7 @@ class FamilyLayer:
         inputs: dict[str, Tensor] = {"inputs_embeds": x_BSD}
         if padding_mask_BS is not None:
             inputs["attention_mask"] = padding_mask_BS.long()
-        if positions_BS is not None and self._family not in ("bert", "roberta", "distilbert"):
+        if positions_BS is not None and hasattr(self._model, "rotary_emb"):
             inputs["position_ids"] = positions_BS
         try:
             self._model(**inputs)
@@ -107,16 +108,18 @@ def load_family_layer(checkpoint: Checkpoint, layer: int, *, attention: str = "e
     """
     transformers = _transformers()
     with tempfile.TemporaryDirectory() as scratch, _quiet(transformers):
-        folder, more = Path(scratch), {}
+        folder, more = Path(scratch), dict[str, Any]()
         try:
             if isinstance(checkpoint.source, GgufSource):
                 index, window = copy_gguf_layer(checkpoint, layer, folder)
                 # transformers' GGUF reader finds stacked experts only from the class with a head.
                 auto = transformers.AutoModelForCausalLM
-                more = {"gguf_file": GGUF_NAME}
+                more["gguf_file"] = GGUF_NAME
             else:
                 auto = transformers.AutoModel
-                index, window = copy_safetensors_layer(checkpoint, layer, folder, transformers)
+                more["config"], index, window = copy_safetensors_layer(
+                    checkpoint, layer, folder, transformers
+                )
             model, report = auto.from_pretrained(
                 folder, dtype=torch.float32, attn_implementation=attention, output_loading_info=True, **more
             )

@@ -15,44 +15,36 @@ _LENGTH_DEPENDENT = ("dynamic", "longrope", "su")
 """Their frequencies follow the run-time length, which no exported graph can."""
 
 
-def rope_fields(
-    fields: Fields,
-    *,
-    head_dim: int,
-    base: float = 10000.0,
-    partial: float = 1.0,
-    layer_type: str | None = None,
-) -> dict[str, Any]:
+def rope_fields(fields: Fields, *, head_dim: int, parameters: Fields | None = None) -> dict[str, Any]:
     """rope_base, rope_dim and the scaling of one layer.
 
     Args:
         fields: the model's settings.
         head_dim: E.
-        base: theta where the settings give none.
-        partial: rotated share of E where the settings give none.
-        layer_type: picks the object where `rope_parameters` has one for each layer type.
+        parameters: the layer's RoPE settings, with defaults; None: those of `rope_parameters`.
 
     Raises:
         ConfigError: a rope type the block does not have.
     """
-    parameters = _parameters(fields, layer_type)
-    name = "partial_rotary_factor"
-    share = parameters.positive(name, fields.positive(name, partial, most=1), most=1)
+    parameters = rope_parameters(fields) if parameters is None else parameters
+    if "partial_rotary_factor" not in parameters.defaults:
+        parameters.refuse("this family's RoPE", partial_rotary_factor=(1.0,))
     result: dict[str, Any] = {
-        "rope_base": parameters.number("rope_theta", fields.number("rope_theta", base)),
-        "rope_dim": int(head_dim * share),
+        "rope_base": parameters.number("rope_theta"),
+        "rope_dim": int(head_dim * parameters.positive("partial_rotary_factor", 1.0, most=1)),
     }
     kind = parameters.text("rope_type", parameters.text("type", "default"))
     if kind not in _TYPES:
         reason = "depends on the run-time length" if kind in _LENGTH_DEPENDENT else "unknown rope type"
         raise ConfigError(f"{parameters.where}: rope_type={kind!r}: {reason}; supported: {', '.join(_TYPES)}")
     result["rope_scaling"] = _TYPES[kind]
+    # Where it stands beside a scaling that does not use it, it changes nothing.
+    name = "original_max_position_embeddings"
+    old = parameters.integer(name, None) or fields.integer(name, None)
     if kind == "default":
         return result
     result["rope_factor"] = parameters.number("factor")
     if kind in ("llama3", "yarn"):
-        old = parameters.integer("original_max_position_embeddings", None)
-        old = old or fields.integer("original_max_position_embeddings", None)
         result["rope_original_max_position"] = old or fields.integer("max_position_embeddings")
     if kind == "llama3":
         result["rope_low_freq_factor"] = parameters.number("low_freq_factor")
@@ -65,14 +57,26 @@ def rope_fields(
     return result
 
 
-def _parameters(fields: Fields, layer_type: str | None) -> Fields:
+def rope_parameters(
+    fields: Fields, *, theta: str = "rope_theta", share: str = "partial_rotary_factor"
+) -> Fields:
+    """The object with the RoPE settings of all layers; what it leaves out stands beside it.
+
+    Args:
+        fields: the model's settings.
+        theta, share: names beside it; a share counts where the family's config class has a default for it.
+
+    Raises:
+        ConfigError: an old and a new object that differ.
+    """
+    defaults = {"rope_theta": fields.number(theta)}
+    if share in fields.defaults:
+        defaults["partial_rotary_factor"] = fields.positive(share, most=1)
     if "rope_parameters" not in fields:
-        return fields.sub("rope_scaling")
-    parameters = fields.sub("rope_parameters")
+        return fields.sub("rope_scaling", defaults)
+    parameters = fields.sub("rope_parameters", defaults)
     if "rope_scaling" in fields and fields.values["rope_scaling"] != parameters.values:
         raise ConfigError(f"{fields.where}: rope_scaling stands beside rope_parameters; which one counts?")
-    if layer_type is not None and isinstance(parameters.values.get(layer_type), dict):
-        return parameters.sub(layer_type)
     return parameters
 
 

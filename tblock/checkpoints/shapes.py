@@ -16,10 +16,10 @@ def parameter_shapes(config: BlockConfig) -> dict[str, tuple[int, ...]]:
         if bias:
             shapes[f"{name}.bias"] = (rows,)
 
-    def norm(name: str, width: int) -> None:
-        shapes[f"{name}.weight"] = (width,)
+    def norm(name: str, *shape: int) -> None:
+        shapes[f"{name}.weight"] = shape
         if c.norm_bias:
-            shapes[f"{name}.bias"] = (width,)
+            shapes[f"{name}.bias"] = shape
 
     def ffn(name: str, hidden: int) -> None:
         for part in ("gate", "up") if c.gated else ("up",):
@@ -32,8 +32,8 @@ def parameter_shapes(config: BlockConfig) -> dict[str, tuple[int, ...]]:
     linear("attn.v", c.kv_dim, c.dim, c.v_bias)
     linear("attn.out", c.dim, c.q_dim, c.out_bias)
     if c.qk_norm != "none":
-        norm("attn.q_norm", head if c.qk_norm == "head" else c.q_dim)
-        norm("attn.k_norm", head if c.qk_norm == "head" else c.kv_dim)
+        for name, heads in (("attn.q_norm", c.num_heads), ("attn.k_norm", c.num_kv_heads)):
+            norm(name, *{"head": (head,), "per_head": (heads, head), "full": (heads * head,)}[c.qk_norm])
     if c.num_experts:
         linear("ffn.router", c.num_experts, c.dim, False)
         for expert in range(c.num_experts):

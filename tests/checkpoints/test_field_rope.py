@@ -208,7 +208,7 @@ def test_scaled_frequencies_equal_transformers(name: str) -> None:
         hidden_size=256, num_attention_heads=2, max_position_embeddings=65536, rope_parameters=parameters
     )
     wanted, gain = ROPE_INIT_FUNCTIONS[parameters["rope_type"]](theirs)
-    fields = rope_fields(Fields("test", {"rope_parameters": parameters}), head_dim=128)
+    fields = rope_fields(Fields("test", {"rope_parameters": parameters}, {"rope_theta": 1e4}), head_dim=128)
     config = BlockConfig(dim=256, num_heads=2, max_position=65536, **fields)
     np.testing.assert_allclose(inverse_frequencies(config), wanted.numpy(), rtol=1e-5)
     assert config.rope_attention_factor == pytest.approx(gain, rel=1e-6)

@@ -218,7 +218,10 @@ BAD = {
         r"index.json: not a safetensors index",
     ),
     "spelling": (_edited(model_type="Qwen-3"), r"unknown family 'Qwen-3'; did you mean qwen3\?"),
-    "not causal": (_edited(is_causal=False), r"config.json: is_causal=False: llama is read without it"),
+    "not causal": (
+        _edited(is_causal=False),
+        r"config.json: is_causal=False: llama is supported with True only",
+    ),
     "two scalings": (
         _edited(rope_scaling={"type": "linear", "factor": 4.0}, rope_parameters={"rope_type": "default"}),
         r"config.json: rope_scaling stands beside rope_parameters",
@@ -246,7 +249,7 @@ BAD = {
     ),
     "layer kinds too few": (
         _edited(model_type="gemma2", hidden_act=..., layer_types=["full_attention"]),
-        r"layer_types has nothing for layer 2, wanted full_attention or sliding_attention",
+        r"layer_types has nothing for layer 2, wanted one for each layer",
     ),
     "unknown layer kind": (
         _edited(model_type="qwen2", use_sliding_window=True, layer_types=["linear_attention"] * 3),
@@ -256,7 +259,23 @@ BAD = {
         _edited(model_type="gemma3_text", hidden_act=..., attn_logit_softcapping=30.0),
         r"attn_logit_softcapping=30.0: gemma3 is not supported with it",
     ),
-    "setting missing": (_edited(hidden_size=...), r"config.json: hidden_size is missing, wanted an integer"),
+    "setting null": (_edited(hidden_size=None), r"config.json: hidden_size is missing, wanted an integer"),
+    "setting missing": (
+        _edited(rope_scaling={"type": "linear"}),
+        r"config.json: rope_scaling: factor is missing, wanted a number",
+    ),
+    "setting nobody knows": (
+        _edited(score_bias=0.5),
+        r"config.json: score_bias=0.5: not known for llama and may change the layer; remove it where",
+    ),
+    "RoPE setting nobody knows": (
+        _edited(rope_scaling={"type": "default", "mrope_section": [1, 1]}),
+        r"config.json: rope_scaling: mrope_section=\[1, 1\]: not known for llama",
+    ),
+    "width left to the default": (
+        _edited(hidden_size=...),
+        r"q_proj.weight has shape \[24, 24\], the config wants attn.q.weight \[4096, 4096\]",
+    ),
     "setting of another type": (_edited(hidden_size="24"), r"hidden_size='24', wanted an integer"),
     "ungated SiLU": (
         _edited(model_type="phi", hidden_act="silu"),
@@ -288,8 +307,12 @@ BAD = {
         r"query_pre_attn_scalar=-4.0, wanted a number above 0",
     ),
     "infinite": (_edited(rms_norm_eps=float("inf")), r"rms_norm_eps=inf, wanted a finite number"),
+    "rotated share of a family without": (
+        _edited(partial_rotary_factor=0.5),
+        r"config.json: partial_rotary_factor=0.5: llama is supported with 1.0 only",
+    ),
     "rotated share": (
-        _edited(partial_rotary_factor=1.5),
+        _edited(model_type="phi3", partial_rotary_factor=1.5),
         r"partial_rotary_factor=1.5, wanted a number above 0 and at most 1",
     ),
     "activation transformers lacks": (_edited(hidden_act="relu_2"), r"hidden_act='relu_2': unknown"),
@@ -420,7 +443,7 @@ def test_nan_in_the_embedding_names_the_tensor(tmp_path: Path) -> None:
 
 
 def test_two_tensors_for_one_parameter(tmp_path: Path) -> None:
-    config = CONFIG | {"model_type": "bert", "hidden_act": "gelu"}
+    config = {"model_type": "bert", "hidden_size": 24, "num_attention_heads": 4, "num_hidden_layers": 3}
     shape = {"weight": (24, 24), "bias": (24,)}
     modules = ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense")
     tensors = {f"encoder.layer.0.{m}.{k}": np.ones(s, np.float32) for m in modules for k, s in shape.items()}

@@ -16,6 +16,7 @@ VARIANTS = {
     "sandwich": {"norm_position": "sandwich", "qk_norm": "head"},
     "inner-post": {"norm_position": "inner_post", "qk_norm": "full"},
     "one-norm": {"parallel": "one_norm", "norm": "layernorm", "qk_norm": "head"},
+    "norm-for-each-head": {"norm": "layernorm", "qk_norm": "per_head"},
     "two-norms": {"parallel": "two_norms"},
     "mlp": {"ffn": "relu2", "ffn_bias": True},
     "experts": {"num_experts": 3, "experts_per_token": 2, "shared_ffn_dim": 20},

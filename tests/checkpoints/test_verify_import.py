@@ -142,7 +142,7 @@ def test_probe_with_transformers_older_than_the_family_is_skipped_with_a_line(
     folder: Path, export: Export, stub: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = transformers.AutoConfig.for_model
-    monkeypatch.setattr(transformers.AutoConfig, "for_model", lambda *a, **k: real("of the future"))
+    monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", lambda *a, **k: real("of the future"))
     _, lines = export("--checkpoint", folder)
     version = transformers.__version__
     skipped = f"... probe skipped: transformers {version} has no llama; pip install -U transformers"

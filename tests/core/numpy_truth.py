@@ -103,12 +103,16 @@ def block(c: BlockConfig, w: Weights, x: np.ndarray, padding: np.ndarray | None 
         y = linear(f"attn.{name}", x)
         if c.qk_norm == "full" and name != "v":
             y = norm(f"attn.{name}_norm", y)
-        y = y.reshape(batch, seq, count, c.head_dim).swapaxes(1, 2)
-        if c.qk_norm == "head" and name != "v":
+        y = y.reshape(batch, seq, count, c.head_dim)
+        if c.qk_norm in ("head", "per_head") and name != "v":
             y = norm(f"attn.{name}_norm", y)
+        y = y.swapaxes(1, 2)
         if c.rope and name != "v":
             y = rope(y, np.arange(seq), c.rope_base, c.rope_layout == "interleaved", c.rope_dim)
         return y
+
+    def residual(sublayer: Floats) -> Floats:
+        return c.residual_multiplier * sublayer
 
     def attn(x: Floats) -> Floats:
         q, k, v = (
@@ -124,16 +128,16 @@ def block(c: BlockConfig, w: Weights, x: np.ndarray, padding: np.ndarray | None 
     x = x.astype(np.float64)
     if c.parallel != "none":
         n = norm("attn_norm", x)
-        return x + attn(n) + ffn(n if c.parallel == "one_norm" else norm("ffn_norm", x))
+        return x + residual(attn(n)) + residual(ffn(n if c.parallel == "one_norm" else norm("ffn_norm", x)))
     for name, sublayer in (("attn", attn), ("ffn", ffn)):
         if c.norm_position == "pre":
-            x = x + sublayer(norm(f"{name}_norm", x))
+            x = x + residual(sublayer(norm(f"{name}_norm", x)))
         elif c.norm_position == "post":
-            x = norm(f"{name}_norm", x + sublayer(x))
+            x = norm(f"{name}_norm", x + residual(sublayer(x)))
         elif c.norm_position == "inner_post":
-            x = x + norm(f"{name}_out_norm", sublayer(x))
+            x = x + residual(norm(f"{name}_out_norm", sublayer(x)))
         else:
-            x = x + norm(f"{name}_out_norm", sublayer(norm(f"{name}_norm", x)))
+            x = x + residual(norm(f"{name}_out_norm", sublayer(norm(f"{name}_norm", x))))
     return x
 
 

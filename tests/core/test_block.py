@@ -46,6 +46,13 @@ ARRANGEMENTS: dict[str, dict[str, Any]] = {
     "soft-cap": {"attn_soft_cap": 1.5, "attn_scale": 0.4},
     "qk-norm-head": {"qk_norm": "head"},
     "qk-norm-full": {"qk_norm": "full"},
+    "qk-norm-per-head": {"qk_norm": "per_head", "norm_weight_offset": 1.0},
+    "qk-norm-per-head-layernorm": {"qk_norm": "per_head", **LAYERNORM},
+    "residual-multiplier": {"residual_multiplier": 0.3},
+    "residual-multiplier-post": {"residual_multiplier": 0.3, "norm_position": "post"},
+    "residual-multiplier-sandwich": {"residual_multiplier": 0.3, "norm_position": "sandwich"},
+    "residual-multiplier-inner-post": {"residual_multiplier": 0.3, "norm_position": "inner_post"},
+    "residual-multiplier-parallel": {"residual_multiplier": 0.3, "parallel": "two_norms"},
     "rope-interleaved": {"rope_layout": "interleaved"},
     "rope-partial": {"rope_dim": 8},
     "rope-partial-interleaved": {"rope_dim": 8, "rope_layout": "interleaved"},
@@ -54,6 +61,17 @@ ARRANGEMENTS: dict[str, dict[str, Any]] = {
     "geglu-tanh": {"ffn": "geglu_tanh"},
     "relu2": {"ffn": "relu2"},
 }
+
+
+LOW = (
+    "pre",
+    "layernorm-post-gelu",
+    "sandwich",
+    "soft-cap",
+    "rope-partial",
+    "qk-norm-per-head",
+    "residual-multiplier",
+)
 
 
 def config_of(name: str) -> BlockConfig:
@@ -106,7 +124,7 @@ def test_block_in_float64_is_the_reference_itself(name: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("name", ["pre", "layernorm-post-gelu", "sandwich", "soft-cap", "rope-partial"])
+@pytest.mark.parametrize("name", LOW)
 def test_block_in_low_precision_keeps_its_dtype_and_is_near_the_truth(name: str, dtype: str) -> None:
     config = config_of(name)
     block = filled(config, dtype)
@@ -127,6 +145,11 @@ BREAKERS: dict[str, tuple[str, Callable[[pytest.MonkeyPatch, Block], Any]]] = {
     "gate-up-swapped": ("pre", lambda m, b: swap(b.ffn)),
     "eps-wrong": ("layernorm-post-gelu", lambda m, b: m.setattr(b.attn_norm, "eps", 0.1)),
     "offset-dropped": ("weight-offset", lambda m, b: m.setattr(b.ffn_out_norm, "weight_offset", 0.0)),
+    "heads-share-a-weight": ("qk-norm-per-head", lambda m, b: share_first_row(b.attn.q_norm)),
+    "multiplier-ignored": (
+        "residual-multiplier",
+        lambda m, b: object.__setattr__(b, "config", BlockConfig(**BASE)),
+    ),
     "norm-skipped": ("sandwich", lambda m, b: m.setattr(b.attn_out_norm, "forward", lambda x: x)),
     "position-shifted": ("pre", lambda m, b: m.setattr(b.rope, "cos", b.rope.cos.roll(1, 0))),
     "layout-swapped": (
@@ -135,6 +158,10 @@ BREAKERS: dict[str, tuple[str, Callable[[pytest.MonkeyPatch, Block], Any]]] = {
     ),
     "window-ignored": ("window", lambda m, b: object.__setattr__(b.attn, "config", BlockConfig(**BASE))),
 }
+
+
+def share_first_row(norm: nn.Module) -> None:
+    norm.weight = nn.Parameter(norm.weight.detach()[:1].repeat(len(norm.weight), 1))
 
 
 def swap(ffn: nn.Module) -> None:
@@ -216,7 +243,7 @@ def test_block_fully_masked_row_is_x_plus_ffn_of_norm() -> None:
 def test_layer_norm_of_float16_3000_is_near_float32() -> None:
     """LayerNorm: x of scale 3000, error against float32 at most 2e-3."""
     x = (torch.randn(1, 4, 256, generator=torch.Generator().manual_seed(0)) * 3000).half()
-    norm = tblock.norm.LayerNorm(dim=256, eps=1e-5)
+    norm = tblock.norm.LayerNorm(shape=(256,), eps=1e-5)
     wide = norm(x.float())
     assert (norm.half()(x).float() - wide).abs().max() <= 2e-3
 

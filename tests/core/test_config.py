@@ -59,6 +59,7 @@ def test_json_of_every_field_changed_reads_back_equal(tmp_path: Any) -> None:
     config = BlockConfig(
         dim=60, num_heads=6, num_kv_heads=3, head_dim=12, num_layers=5, max_position=77, norm_eps=3e-5,
         norm_weight_offset=1.0, norm_position="sandwich", sliding_window=9, attn_scale=0.3,
+        residual_multiplier=0.5,
         attn_soft_cap=30.0, qk_norm="head", rope_base=1e5, rope_dim=8, rope_layout="interleaved",
         rope_scaling="yarn", rope_factor=2.0, rope_original_max_position=32,
         rope_beta_fast=16.0, rope_beta_slow=2.0, rope_attention_factor=1.5,

@@ -58,8 +58,8 @@ class Case:
 
 
 def _case(name: str, settings: dict[str, Any], *, model_type: str = "", float64: bool = False) -> Case:
-    family = name.partition("-")[0]
-    return Case(id=name, family=family, model_type=model_type or family, settings=settings, float64=float64)
+    family = model_type or name.partition("-")[0]
+    return Case(id=name, family=family, model_type=family, settings=settings, float64=float64)
 
 
 CASES: tuple[Case, ...] = (
@@ -95,6 +95,19 @@ CASES: tuple[Case, ...] = (
         },
         model_type="gemma3_text",
     ),
+    _case(
+        "granite",
+        {**_GATED, "attention_bias": True, "attention_multiplier": 0.2, "residual_multiplier": 0.6}
+        | {"embedding_multiplier": 12.0, "logits_scaling": 3.0},
+    ),
+    _case("smollm3", {**_GATED, "no_rope_layers": [1, 0], "attention_bias": True, "mlp_bias": True}),
+    _case(
+        "smollm3-window",
+        {**_GATED, "no_rope_layer_interval": 2, "use_sliding_window": True, "sliding_window": 5},
+    ),
+    _case("cohere", {**_GATED, "attention_bias": True, "use_qk_norm": True}),
+    _case("cohere-plain", _GATED),
+    _case("cohere2", {**_GATED, **_TYPES, "sliding_window": 5}),
     _case(
         "phi",
         {

@@ -121,6 +121,17 @@ def _norm_after_rope() -> Iterator[None]:
         yield
 
 
+def _first_norm_row() -> AbstractContextManager[None]:
+    real = Checkpoint.weights
+
+    def wrong(self: Checkpoint, layer: int) -> dict[str, Any]:
+        weights = real(self, layer)
+        rows = weights["attn.q_norm.weight"]
+        return weights | {"attn.q_norm.weight": rows[:1].repeat(len(rows), axis=0)}
+
+    return patch.object(Checkpoint, "weights", wrong)
+
+
 @contextlib.contextmanager
 def _dropped(*modules: type[nn.Module]) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
@@ -164,6 +175,21 @@ FAULTS: tuple[Fault, ...] = (
         id="router normalised otherwise",
         applies=lambda c: c.num_experts > 0,
         plant=_config(router_normalized=lambda c: not c.router_normalized),
+    ),
+    Fault(
+        id="residual multiplier dropped",
+        applies=lambda c: c.residual_multiplier != 1.0,
+        plant=_config(residual_multiplier=1.0),
+    ),
+    Fault(
+        id="rotation where the layer has none",
+        applies=lambda c: not c.rope and c.causal,
+        plant=_config(rope=True),
+    ),
+    Fault(
+        id="heads share the first one's norm weight",
+        applies=lambda c: c.qk_norm == "per_head",
+        plant=_first_norm_row,
     ),
     Fault(
         id="post norm for pre",

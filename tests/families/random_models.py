@@ -128,6 +128,33 @@ def _gemma3(rng: np.random.Generator) -> tuple[str, dict]:
     return "gemma3_text", settings | {"layer_types": [_pick(rng, *kinds), _pick(rng, *kinds)]}
 
 
+def _granite(rng: np.random.Generator) -> tuple[str, dict]:
+    scales = {name: float(rng.uniform(0.1, 2)) for name in ("attention_multiplier", "residual_multiplier")}
+    return "granite", _gated(rng, own_head=False) | {"mlp_bias": _pick(rng, True, False), **scales}
+
+
+def _smollm3(rng: np.random.Generator) -> tuple[str, dict]:
+    own = {"no_rope_layer_interval": int(rng.integers(1, 4)), "use_sliding_window": _pick(rng, True, False)}
+    return "smollm3", _gated(rng, own_head=False) | own | _window(rng)
+
+
+def _cohere(rng: np.random.Generator) -> tuple[str, dict]:
+    settings = _gated(rng, own_head=False, scalings=False)
+    del settings["rms_norm_eps"]
+    return "cohere", settings | {"use_qk_norm": _pick(rng, True, False)}
+
+
+def _cohere2(rng: np.random.Generator) -> tuple[str, dict]:
+    settings = _cohere(rng)[1]
+    del settings["use_qk_norm"]
+    kinds = ("full_attention", "sliding_attention")
+    own = {
+        "layer_types": [_pick(rng, *kinds), _pick(rng, *kinds)],
+        "sliding_window": int(rng.integers(2, 30)),
+    }
+    return "cohere2", settings | own
+
+
 def _phi3(rng: np.random.Generator) -> tuple[str, dict]:
     return "phi3", _gated(rng, own_head=False, scalings=False, bias=False) | _window(rng)
 
@@ -138,6 +165,7 @@ def _olmo2(rng: np.random.Generator) -> tuple[str, dict]:
 
 def _phi(rng: np.random.Generator) -> tuple[str, dict]:
     settings = _gated(rng, own_head=False, bias=False) | {"hidden_act": _pick(rng, *_PLAIN_ACTS)}
+    del settings["rms_norm_eps"]
     head_dim = settings["hidden_size"] // settings["num_attention_heads"]
     rotated = 2 * int(rng.integers(1, head_dim // 2 + 1))
     settings["rope_parameters"] = _rope(rng, False) | {"partial_rotary_factor": (rotated + 0.5) / head_dim}
@@ -148,6 +176,7 @@ def _phi(rng: np.random.Generator) -> tuple[str, dict]:
 
 def _gpt_neox(rng: np.random.Generator) -> tuple[str, dict]:
     _, settings = _phi(rng)
+    del settings["num_key_value_heads"], settings["qk_layernorm"]
     own = {"use_parallel_residual": _pick(rng, True, False), "attention_bias": _pick(rng, True, False)}
     return "gpt_neox", settings | own
 
@@ -231,6 +260,10 @@ _DRAWS = {
     "gemma3": _gemma3,
     "phi": _phi,
     "phi3": _phi3,
+    "granite": _granite,
+    "smollm3": _smollm3,
+    "cohere": _cohere,
+    "cohere2": _cohere2,
     "olmo2": _olmo2,
     "gpt2": _gpt2,
     "gpt_neox": _gpt_neox,

@@ -33,6 +33,8 @@ FEATURES: dict[str, dict[str, Any]] = {
     "bidirectional": {"causal": False},
     "qk-norm-head": {"qk_norm": "head"},
     "qk-norm-full": {"qk_norm": "full"},
+    "qk-norm-per-head": {"qk_norm": "per_head"},
+    "residual-multiplier": {"residual_multiplier": 0.4},
     "post": {"norm_position": "post"},
     "sandwich": {"norm_position": "sandwich"},
     "inner-post": {"norm_position": "inner_post"},
@@ -84,8 +86,8 @@ FEATURES: dict[str, dict[str, Any]] = {
 MIXTURES = {
     "gemma-like": "soft-cap window scale qk-norm-head sandwich weight-offset geglu-tanh linear padding-mask",
     "phi-like": "layernorm biases parallel-two partial-rope interleaved gelu position-ids all-heads-keys",
-    "experts-like": "experts qk-norm-full inner-post llama3 eps",
-    "bert-like": "post bidirectional no-rope relu2 layernorm-without-bias",
+    "experts-like": "experts qk-norm-full inner-post llama3 eps residual-multiplier",
+    "bert-like": "post bidirectional no-rope relu2 layernorm-without-bias qk-norm-per-head",
     "shared-like": "experts-shared parallel-one yarn",
 }
 
