@@ -57,7 +57,7 @@ def compile_package(artifact: Artifact, path: Path, cpu: str) -> dict[str, Any]:
 
     Returns:
         What a loader must match, for the manifest: `torch`, `device`, `architecture`, `cpu`, `cpu_flags` and
-        the compiler's own flags.
+        the compiler's own flags; and the precision of the softmax.
 
     Raises:
         ExportError: Inductor or the C++ compiler failed, the disk is full, or the child crashed.
@@ -72,4 +72,4 @@ def compile_package(artifact: Artifact, path: Path, cpu: str) -> dict[str, Any]:
                 raise ExportError(f"aoti: the disk is full ({path.parent.parent}); {failure}") from failure
             raise
         os.replace(Path(scratch, path.name), path)
-    return entry
+    return {**entry, "softmax": "float32", "softmax_reason": "torch's attention accumulates in float32"}

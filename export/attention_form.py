@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tblock.config import BlockConfig
+from tblock.export.engine.attention import DEDICATED_WIDTHS
 
 FLOAT, BOOL = 1, 9
 """ONNX element types."""
@@ -22,17 +23,22 @@ class AttentionForm:
     reason: str
 
 
-def choose(configs: tuple[BlockConfig, ...], opset: int) -> AttentionForm:
+def choose(configs: tuple[BlockConfig, ...], opset: int, dtype: str) -> AttentionForm:
     """The form of every attention in one graph.
 
     Args:
         configs: of the blocks in the graph.
         opset: of the model.
+        dtype: of the block.
     """
     if opset < 23:
         return AttentionForm("decomposed", f"opset {opset} has no Attention operator (23 has)")
     if any(c.attn_soft_cap for c in configs):
         return AttentionForm("decomposed", "TensorRT-RTX's Attention takes no soft cap")
+    odd = [c.head_dim for c in configs if c.head_dim not in DEDICATED_WIDTHS]
+    if dtype != "float32" and odd:
+        why = f"TensorRT-RTX has no {dtype} kernel for head width {odd[0]}; its own way would be all {dtype}"
+        return AttentionForm("decomposed", why)
     return AttentionForm("attention-23", "the standard operator, taken by ONNX Runtime and TensorRT")
 
 

@@ -20,13 +20,13 @@ from tblock.export.block_source import CheckpointSource, ConfigSource, ModuleSou
 from tblock.export.capture import capture, trim_tables
 from tblock.export.golden_cases import golden_notes, make_golden
 from tblock.export.memory import Stage, load_libraries, measured, resident_bytes
-from tblock.export.recording import GRAPH, record_verdicts
+from tblock.export.recording import record_verdicts
 from tblock.export.request import ExportOptions, checked
 from tblock.export.staging import check_output, staged_folder
 from tblock.export.targets import Job, run_stage, stages_of
 from tblock.export.weights_file import write_weights
 from tblock.golden import write_golden
-from tblock.manifest import GOLDEN, NAME, WEIGHTS, Artifact, Manifest, file_digest
+from tblock.manifest import GOLDEN, GRAPH, NAME, WEIGHTS, Artifact, Manifest, file_digest
 from tblock.ranges import Range
 from tblock.weights import DTYPES
 

@@ -27,8 +27,9 @@ from tblock.errors import ExportError, reason
 from tblock.export import attention_form, onnx_bodies
 from tblock.export.fuse_add_pass import FuseAddPass
 from tblock.export.onnx_translation import translation_table
+from tblock.export.standard_graph import standard_graph
 from tblock.export.weights_file import as_external
-from tblock.manifest import TensorSpec
+from tblock.manifest import GRAPH, STANDARD, TensorSpec
 
 IR_VERSION = 10
 """Of the file. ONNX Runtime 1.20 and TensorRT 10.5 read 10; function overloads need it."""
@@ -39,8 +40,10 @@ class OnnxGraph:
     """A lowered graph and what the report says of it."""
 
     model: ir.Model
+    standard: onnx.ModelProto
     opset: int
     attention: attention_form.AttentionForm
+    softmax_reason: str
     fused: dict[str, int]
     passes: dict[str, int]
 
@@ -65,7 +68,7 @@ def lower(
     Raises:
         ExportError: torch.onnx failed, or the graph misses a promise above.
     """
-    form = attention_form.choose(tuple(configs), opset)
+    form = attention_form.choose(tuple(configs), opset, outputs[0].dtype)
     with _quiet():
         try:
             translated = torch.onnx.export(
@@ -93,9 +96,25 @@ def lower(
     model.ir_version = IR_VERSION
     model.producer_name, model.producer_version = "tblock", ""
     _promise(model, opset)
+    standard, unstated = standard_graph(ir.to_proto(model))
     return OnnxGraph(
-        model=model, opset=opset, attention=form, fused=dict(sorted(fused.items())), passes=fuse_add.fired
+        model=model,
+        standard=standard,
+        opset=opset,
+        attention=form,
+        softmax_reason=_softmax_reason(form.name, unstated),
+        fused=dict(sorted(fused.items())),
+        passes=fuse_add.fired,
     )
+
+
+def _softmax_reason(form: str, unstated: int) -> str:
+    if unstated:
+        return (
+            f"{STANDARD} states it (softmax_precision); {GRAPH} cannot, since TensorRT's importer refuses "
+            "that attribute: there it is the runtime's choice"
+        )
+    return "attention is spelled out in it" if form == "decomposed" else "the block's own precision"
 
 
 def write(graph: OnnxGraph, path: Path) -> None:
@@ -105,6 +124,16 @@ def write(graph: OnnxGraph, path: Path) -> None:
         ExportError: the checker refuses the file.
     """
     ir.save(graph.model, path)
+    _check(path)
+
+
+def write_standard(graph: OnnxGraph, path: Path) -> None:
+    """Likewise its flavour of standard operators only."""
+    path.write_bytes(graph.standard.SerializeToString())
+    _check(path)
+
+
+def _check(path: Path) -> None:
     try:
         onnx.checker.check_model(str(path), full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:

@@ -14,9 +14,8 @@ from typing import Any
 from tblock.export.engine.report import EngineReport
 from tblock.export.staging import LEFTOVER, write_error
 from tblock.files import locked, whole_file
-from tblock.manifest import NAME, Artifact, Manifest, file_digest, read_artifact
+from tblock.manifest import GRAPH, NAME, Artifact, Manifest, file_digest, read_artifact
 
-GRAPH = "model.onnx"
 ENGINES = {"tensorrt": "model.trt.engine", "tensorrt-rtx": "model.rtx.engine"}
 """Flavour to the name of its engine in a new artifact folder."""
 

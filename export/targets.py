@@ -10,9 +10,9 @@ from torch.export import ExportedProgram
 from tblock.checkpoints.safetensors_source import Entry
 from tblock.config import BlockConfig
 from tblock.export import aoti, onnx_model
-from tblock.export.recording import ENGINES, GRAPH, engine_entry
+from tblock.export.recording import ENGINES, engine_entry
 from tblock.export.request import OPSETS, ExportOptions
-from tblock.manifest import WEIGHTS, Artifact, TensorSpec
+from tblock.manifest import GRAPH, STANDARD, WEIGHTS, Artifact, TensorSpec
 from tblock.ranges import Range
 
 PACKAGE = "model.pt2"
@@ -62,13 +62,16 @@ def _graph(job: Job) -> dict[str, dict[str, Any]]:
     onnx_model.write(graph, job.folder / GRAPH)
     if "onnx" not in job.options.to:
         return {}
+    onnx_model.write_standard(graph, job.folder / STANDARD)
     return {
         "onnx": {
-            "files": [GRAPH, WEIGHTS],
+            "files": [STANDARD, GRAPH, WEIGHTS],
             "opset": graph.opset,
             "ir_version": graph.model.ir_version,
             "attention": graph.attention.name,
             "attention_reason": graph.attention.reason,
+            "softmax": "float32",
+            "softmax_reason": graph.softmax_reason,
             "fused": graph.fused,
             "passes": graph.passes,
             "nodes": len(list(graph.model.graph)),

@@ -23,6 +23,9 @@ FORMAT = "1.1"
 NAME = "manifest.json"
 WEIGHTS = "weights.safetensors"
 GOLDEN = "golden.safetensors"
+GRAPH = "model.onnx"
+STANDARD = "model.standard.onnx"
+"""The ONNX graph with fused ops as nodes, and with standard operators only."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,11 +30,13 @@ class AttentionChoice:
         layer: name in the network.
         kernel: `dedicated` or `decomposable`.
         reason: one line.
+        dtype: of its inputs, as TensorRT calls it.
     """
 
     layer: str
     kernel: str
     reason: str
+    dtype: str
 
 
 @dataclass(frozen=True)
@@ -76,8 +78,34 @@ def choose_kernels(trt: Any, network: Any, *, refused: str | None = None) -> Att
         if lacks is None and refused is not None:
             lacks = reason = f"the builder refused a dedicated kernel: {refused}"
         attention.decomposable = lacks is not None
-        plan.choices.append(AttentionChoice(layer.name, "decomposable" if lacks else "dedicated", reason))
+        plan.choices.append(
+            AttentionChoice(layer.name, "decomposable" if lacks else "dedicated", reason, dtype)
+        )
     return plan
+
+
+def softmax_precision(softmaxes: set[str], plan: AttentionPlan) -> tuple[str, str]:
+    """In which precision an engine's softmax runs, as far as can be known, and why.
+
+    Args:
+        softmaxes: dtypes of the network's own softmax layers.
+        plan: its attention layers.
+
+    Returns:
+        `float32`, `float16`, ... or `kernel`, and the reason.
+    """
+    words = {"FLOAT": "float32", "HALF": "float16", "BF16": "bfloat16"}
+    narrow = [choice for choice in plan.choices if choice.dtype in DEDICATED_DTYPES]
+    if any(choice.kernel == "dedicated" for choice in narrow):
+        return "kernel", (
+            "a fused attention kernel computes it; TensorRT's importer takes no softmax precision and its "
+            "API has none to set, so only a run on a GPU can judge it"
+        )
+    found = softmaxes | {choice.dtype for choice in plan.choices}
+    worst = next((dtype for dtype in ("BF16", "HALF") if dtype in found), "FLOAT")
+    if worst != "FLOAT":
+        return words[worst], "the builder takes attention apart, or the file asks for it"
+    return "float32", "by the dtypes of the parsed network's layers"
 
 
 def _lacks(dtype: str, width: int) -> str | None:

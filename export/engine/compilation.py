@@ -71,6 +71,7 @@ def compile_engine(
             f"{title}: {onnx.name} has {', '.join(rowwise)}, the parsed network sums over no activations"
         )
     counts = engine_network.layer_counts(network)
+    softmaxes = engine_network.softmax_dtypes(network)
     attention = engine_attention.choose_kernels(trt, network)
     settings = engine_config.configure(trt, found, builder, request, device, make_monitor(trt, say))
     say(f"building for {settings.gpus}")
@@ -90,6 +91,7 @@ def compile_engine(
     with Path(request.output).open("wb") as file:
         size = file.write(memoryview(engine))
     caches = engine_config.save_caches(settings)
+    softmax, softmax_reason = engine_attention.softmax_precision(softmaxes, attention)
     return EngineReport(
         flavour=found.flavour,
         builder=trt.__version__,
@@ -100,6 +102,8 @@ def compile_engine(
         ir_version=request.ir_version,
         layers=counts,
         reductions=reductions,
+        softmax=softmax,
+        softmax_reason=softmax_reason,
         attention=[asdict(choice) for choice in attention.choices],
         fusion=request.fusion,
         fusion_reason=request.fusion_reason,

@@ -80,6 +80,11 @@ def check_reductions(network: Any, title: str) -> dict[str, int]:
     return dict(found)
 
 
+def softmax_dtypes(network: Any) -> set[str]:
+    """What the softmax layers of the parsed network compute in; attention layers have none of their own."""
+    return {layer.get_input(0).dtype.name for layer in layers(network) if layer.type.name == "SOFTMAX"}
+
+
 def _advice(error: Any) -> str:
     """Operators are added with opsets, and the importer of one may come a version after the other."""
     return (

@@ -19,6 +19,9 @@ class EngineReport:
         layers: layer type to count, in the parsed network.
         reductions: dtype to count of the REDUCE and NORMALIZATION layers over activations (all
             FLOAT).
+        softmax: what the softmax computes in: `float32`, another dtype, or `kernel` where the builder's fused
+            kernel decides.
+        softmax_reason: why.
         attention: one entry per attention layer: `layer`, `kernel` (dedicated or decomposable), `reason`.
         fusion: `plugin` or `native`, what the engine uses.
         fusion_reason: why.
@@ -46,6 +49,8 @@ class EngineReport:
     ir_version: int
     layers: dict[str, int]
     reductions: dict[str, int]
+    softmax: str
+    softmax_reason: str
     attention: list[dict[str, str]]
     fusion: str
     fusion_reason: str
@@ -84,6 +89,7 @@ class EngineReport:
             f"{len(self.profiles)} profile(s)",
             f"fusion: {self.fusion} ({self.fusion_reason})",
         ]
+        text.append(f"softmax: {self.softmax} ({self.softmax_reason})")
         for entry in self.attention:
             text.append(f"attention {entry['layer']}: {entry['kernel']} ({entry['reason']})")
         return text + [f"warning: {line}" for line in self.warnings]

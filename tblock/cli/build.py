@@ -52,9 +52,9 @@ def run(
     """Build a TensorRT or TensorRT-RTX engine, in a process of its own."""
     from tblock.export.engine.builder import EngineOptions, build_from_onnx
     from tblock.export.engine.options import default_library
-    from tblock.export.recording import ENGINES, GRAPH, record_engine
+    from tblock.export.recording import ENGINES, record_engine
     from tblock.export.trial import try_engine
-    from tblock.manifest import NAME, read_artifact
+    from tblock.manifest import GRAPH, NAME, read_artifact
 
     if runtime not in ENGINES:
         raise ConfigError(f"--runtime {runtime}: cannot be built; known: {', '.join(ENGINES)}")

@@ -54,6 +54,8 @@ def print_targets(targets: dict[str, dict[str, Any]], artifact: Artifact) -> Non
             "passes",
             "attention",
             "attention_reason",
+            "softmax",
+            "softmax_reason",
             "fusion",
             "fusion_reason",
             "builder",
@@ -72,7 +74,7 @@ def print_verdicts(verdicts: dict[str, dict[str, Any]]) -> None:
 
 def _plain(value: Any) -> str:
     if isinstance(value, list):
-        return "; ".join(dict.fromkeys(" ".join(map(str, list(item.values())[1:])) for item in value))
+        return "; ".join(dict.fromkeys(" ".join(map(str, list(item.values())[1:3])) for item in value))
     if isinstance(value, dict):
         return ", ".join(f"{name} {_plain(item)}" for name, item in value.items()) or "none"
     return str(value)

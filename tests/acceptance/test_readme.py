@@ -50,14 +50,13 @@ def test_flag_that_no_verb_has_is_caught() -> None:
     assert "--no-such-flag" not in known
 
 
-@pytest.mark.parametrize("source", blocks("python"))
-def test_python_of_readme_runs(source: str, tmp_path: Path) -> None:
-    # A process of its own in an empty folder, as a reader would run it.
+def test_python_of_readme_runs_from_top_to_bottom(tmp_path: Path) -> None:
+    # In a process of its own and one empty folder, as a reader would run it.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, "-c", source], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
+    for source in blocks("python"):
+        command = [sys.executable, "-c", source]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("source", blocks("cpp"))

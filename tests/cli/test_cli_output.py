@@ -141,6 +141,8 @@ def test_inspect_for_people_shows_what_the_issue_asks(exported: tuple[Path, Outc
     expected = [
         "fused: TblockAddRMSNorm 1, TblockRMSNorm 1, TblockSwiGLU 1",
         "attention: attention-23",
+        "softmax: float32",
+        "softmax reason: the block's own precision",
         "opset: 23",
         "model.onnx (",
         f"parameters: {preset('tiny').parameter_count()} ",

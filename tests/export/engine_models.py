@@ -80,13 +80,20 @@ def exported(
     folder = _root() / f"{head_dim}-{dtype}-{opset}-{masked}-{norm}"
     if not folder.is_dir():
         folder.mkdir()
-        _export(folder, head_dim=head_dim, dtype=dtype, opset=opset, masked=masked, norm=norm)
+        export_into(folder, head_dim=head_dim, dtype=dtype, opset=opset, masked=masked, norm=norm)
     return folder
 
 
-def _export(
-    folder: Path, *, head_dim: int = 16, dtype: str, opset: int, masked: bool = False, norm: str = "rmsnorm"
+def export_into(
+    folder: Path,
+    *,
+    head_dim: int = 16,
+    dtype: str,
+    opset: int = 23,
+    masked: bool = False,
+    norm: str = "rmsnorm",
 ) -> Path:
+    """The same into a folder that exists, whatever was exported before; the path of model.onnx."""
     config, block = _block(head_dim, dtype, norm)
     inputs = [TensorSpec(name="x", dims=("B", "S", DIM), dtype=dtype)]
     if masked:
@@ -111,7 +118,7 @@ def exported_unfused(folder: Path, *, dtype: str, opset: int) -> Path:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(onnx_model, "FuseAddPass", Nothing)
-        return _export(folder, dtype=dtype, opset=opset)
+        return export_into(folder, dtype=dtype, opset=opset)
 
 
 def copied(source: Path, folder: Path) -> Path:

@@ -6,13 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import FunctionProto, ModelProto, NodeProto, TensorProto, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
 from tblock.manifest import Artifact
-
-REDUCTIONS = ("ReduceMean", "ReduceSum", "RMSNormalization", "LayerNormalization")
-KEEPS_WIDTH = ("Add", "Sub", "Mul", "Div", "Pow", "Sqrt", *REDUCTIONS)
-"""Operators whose result has the type of their first input."""
 
 
 def graph_of(artifact: Artifact) -> ModelProto:
@@ -70,21 +66,6 @@ def locations(model: ModelProto) -> set[str]:
         for entry in tensor.external_data
         if entry.key == "location"
     }
-
-
-def narrow_reductions(body: FunctionProto) -> list[str]:
-    """Reductions and normalizations of a function body that do not provably run in float32."""
-    wide: set[str] = set()
-    found = []
-    for node in body.node:
-        casts = node.op_type == "Cast" and attribute(node, "to") == TensorProto.FLOAT
-        if casts or (node.op_type in KEEPS_WIDTH and node.input[0] in wide):
-            wide |= set(node.output)
-        if node.op_type in REDUCTIONS and node.input[0] not in wide:
-            found.append(node.op_type)
-        if node.op_type == "RMSNormalization" and attribute(node, "stash_type") != 1:
-            found.append("stash_type")
-    return found
 
 
 def size_of(path: Path) -> int:

@@ -221,12 +221,14 @@ def test_failed_compilation_leaves_the_caller_and_what_was_built(
         "golden.safetensors",
         "manifest.json",
         "model.onnx",
+        "model.standard.onnx",
         "weights.safetensors",
     ]
     assert list(read_artifact(folder).manifest.targets) == ["onnx"]
     assert list(json.loads((folder / "manifest.json").read_text())["files"]) == [
         "golden.safetensors",
         "model.onnx",
+        "model.standard.onnx",
         "weights.safetensors",
     ]
 

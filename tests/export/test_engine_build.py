@@ -9,6 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from tblock.errors import ExportError
+from tblock.export import attention_form
 from tblock.export.engine import attention as engine_attention
 from tblock.export.engine import package as engine_package
 from tblock.export.engine.builder import EngineOptions, EngineReport, build_engine, build_from_onnx
@@ -39,10 +40,16 @@ def test_engine_of_every_head_width_is_built_and_says_how_attention_runs(
     head_dim: int, dtype: str, tmp_path: Path
 ) -> None:
     report = _build(models.exported(head_dim=head_dim, dtype=dtype), tmp_path / "m.engine")
-    (attention,) = report.attention
-    dedicated = dtype == "float16" and 9 <= head_dim <= 256
-    assert attention["kernel"] == ("dedicated" if dedicated else "decomposable")
-    assert ("FLOAT" if dtype == "float32" else str(head_dim)) in attention["reason"]
+    half = dtype == "float16"
+    if half and not 9 <= head_dim <= 256:
+        # Spelled out in the graph, in float32: the builder's own way would be in float16.
+        assert (report.attention, report.softmax) == ([], "float32")
+    else:
+        (attention,) = report.attention
+        assert attention["kernel"] == ("dedicated" if half else "decomposable")
+        assert (str(head_dim) if half else "FLOAT") in attention["reason"]
+        assert report.softmax == ("kernel" if half else "float32")
+    assert report.softmax_reason
     assert report.reductions == {"FLOAT": 2}
     assert (report.fusion, report.plugin_layers, report.tf32, report.executed) == ("native", 0, False, False)
     assert report.fused == models.FUSED
@@ -95,15 +102,17 @@ def test_refused_dedicated_kernel_is_built_again_decomposable(tmp_path: Path, mo
     # In this process, so that the table can be made wrong: 320 has no dedicated kernel.
     import tensorrt_rtx as trt
 
-    monkeypatch.setattr(engine_attention, "DEDICATED_WIDTHS", range(9, 1000))
-    folder = models.exported(head_dim=320, dtype="float16")
-    request = models.request(folder / "model.onnx", tmp_path / "m.engine")
+    for module in (engine_attention, attention_form):
+        monkeypatch.setattr(module, "DEDICATED_WIDTHS", range(9, 1000))
+    graph = models.export_into(tmp_path, head_dim=320, dtype="float16")
+    request = models.request(graph, tmp_path / "m.engine")
     said: list[str] = []
     report = compile_engine(trt, engine_package.package("tensorrt-rtx"), request, None, said.append)
     assert "building again with decomposable attention" in said
     assert report.attention[0]["kernel"] == "decomposable"
     assert "the builder refused a dedicated kernel" in report.attention[0]["reason"]
     assert "built again with decomposable attention" in report.warnings[-1]
+    assert report.softmax == "float16"
 
 
 def test_several_profiles_and_options_go_into_one_engine(tmp_path: Path) -> None:

@@ -130,7 +130,19 @@ def test_machine_without_a_gpu_is_told_what_builds_without_one(tmp_path: Path, m
 
 
 BLANK = EngineReport(
-    **dict.fromkeys(("flavour", "builder", "file", "fusion", "fusion_reason", "compute_capability"), ""),
+    **dict.fromkeys(
+        (
+            "flavour",
+            "builder",
+            "file",
+            "fusion",
+            "fusion_reason",
+            "compute_capability",
+            "softmax",
+            "softmax_reason",
+        ),
+        "",
+    ),
     **dict.fromkeys(("seconds", "bytes", "opset", "ir_version", "plugin_layers"), 0),
     **{name: {} for name in ("layers", "reductions", "fused", "caches")},
     **{name: [] for name in ("attention", "profiles")},

@@ -157,7 +157,9 @@ def test_manifest_of_an_export_lists_every_file_with_its_digest(exported: Export
     assert read_artifact(artifact.folder).manifest == artifact.manifest
     files = {p.name for p in artifact.folder.iterdir()} - {NAME}
     assert (
-        files == set(artifact.manifest.files) == {"model.onnx", "weights.safetensors", "golden.safetensors"}
+        files
+        == set(artifact.manifest.files)
+        == {"model.standard.onnx", "model.onnx", "weights.safetensors", "golden.safetensors"}
     )
     for name in files:
         assert artifact.path(name).stat().st_size == artifact.manifest.files[name]["size"]

@@ -44,11 +44,15 @@ def swap_gate_and_up(folder: Path) -> Path:
     """Silu meets the wrong projection in the ONNX graph: shapes fit, all runs, the numbers are wrong."""
     import onnx
 
-    path = folder / "model.onnx"
+    path = folder / "model.standard.onnx"
     model = onnx.load(path, load_external_data=False)
-    nodes = [node for node in model.graph.node if node.op_type == "TblockSwiGLU"]
-    assert nodes
-    for node in nodes:
-        node.input[0], node.input[1] = node.input[1], node.input[0]
+    other = {"gate": "up", "up": "gate"}
+    swapped = 0
+    for node in model.graph.node:
+        for index, name in enumerate(node.input):
+            module, _, part = name.removesuffix(".weight").rpartition(".")
+            if part in other and name.endswith(".weight"):
+                node.input[index], swapped = f"{module}.{other[part]}.weight", swapped + 1
+    assert swapped
     onnx.save(model, path)
     return reseal(folder)

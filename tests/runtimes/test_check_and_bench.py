@@ -79,10 +79,10 @@ def test_check_golden_outside_the_manifest_is_an_error(odd16, tmp_path):
 
 def test_check_damaged_runtime_file_is_its_row(odd32, tmp_path):
     folder = edits.copy(odd32, tmp_path)
-    (folder / "model.onnx").write_bytes(b"")
+    (folder / "model.standard.onnx").write_bytes(b"")
     (row,) = check(folder, ["onnxruntime"])
     assert (row.status, row.exit_code) == ("ERROR", 2)
-    assert row.reason.startswith(f"{folder / 'model.onnx'}: 0 bytes, the manifest says")
+    assert row.reason.startswith(f"{folder / 'model.standard.onnx'}: 0 bytes, the manifest says")
 
 
 IMPORTS = {

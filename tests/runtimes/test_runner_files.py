@@ -41,9 +41,9 @@ DAMAGE = {
     "weights-missing": ("weights.safetensors", lambda path: path.unlink(), "missing"),
     "weights-cut": ("weights.safetensors", cut, "1000 bytes, the manifest says"),
     "weights-changed": ("weights.safetensors", change, "digest mismatch"),
-    "graph-missing": ("model.onnx", lambda path: path.unlink(), "missing"),
-    "graph-cut": ("model.onnx", cut, "1000 bytes, the manifest says"),
-    "graph-changed": ("model.onnx", change, "digest mismatch"),
+    "graph-missing": ("model.standard.onnx", lambda path: path.unlink(), "missing"),
+    "graph-cut": ("model.standard.onnx", cut, "1000 bytes, the manifest says"),
+    "graph-changed": ("model.standard.onnx", change, "digest mismatch"),
 }
 
 
@@ -91,7 +91,7 @@ def test_weights_of_another_block_are_named(odd16, tmp_path):
 
 def test_data_outside_the_folder_is_refused(odd16, tmp_path):
     folder = edits.copy(odd16, tmp_path)
-    model = folder / "model.onnx"
+    model = folder / "model.standard.onnx"
     evil = b"/etc/x.safetensors!"
     assert len(evil) == len(b"weights.safetensors")
     model.write_bytes(model.read_bytes().replace(b"weights.safetensors", evil))
@@ -102,7 +102,7 @@ def test_data_outside_the_folder_is_refused(odd16, tmp_path):
 
 def test_bytes_of_a_model_name_what_is_lost(odd16):
     with pytest.raises(ArtifactError, match=r"cannot find the weights beside it; give the path"):
-        load((odd16 / "model.onnx").read_bytes(), "onnxruntime")
+        load((odd16 / "model.standard.onnx").read_bytes(), "onnxruntime")
 
 
 def test_folder_that_is_no_path_is_named():
@@ -112,7 +112,7 @@ def test_folder_that_is_no_path_is_named():
 
 def test_file_instead_of_folder_names_the_folder(odd16):
     with pytest.raises(ArtifactError) as error:
-        load(odd16 / "model.onnx", "onnxruntime")
+        load(odd16 / "model.standard.onnx", "onnxruntime")
     assert str(error.value).endswith(f"give the artifact folder it lies in, {odd16}")
 
 
