@@ -65,12 +65,11 @@ def check_version(path: Path, target: Mapping[str, Any], installed: str) -> None
 
     Args:
         path: the engine, for the message.
-        target: its manifest entry: `builder`, `version_compatible`, `strip_weights`.
+        target: its manifest entry: `builder`, `version_compatible`.
         installed: version of the package here.
 
     Raises:
-        ArtifactError: they differ (for a version-compatible engine: another major, or an older package), or
-            the engine was built without its weights.
+        ArtifactError: they differ (for a version-compatible engine: another major, or an older package).
     """
     built = str(target.get("builder", "unknown"))
     mine, theirs = _numbers(installed), _numbers(built)
@@ -79,10 +78,6 @@ def check_version(path: Path, target: Mapping[str, Any], installed: str) -> None
         raise ArtifactError(
             f"{path}: built by version {built}, version {installed} is installed; install that one, "
             "or build again"
-        )
-    if target.get("strip_weights"):
-        raise ArtifactError(
-            f"{path}: built without its weights; refit it from the ONNX model, or build again"
         )
 
 

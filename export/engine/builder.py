@@ -7,18 +7,17 @@ process loads TensorRT.
 from collections.abc import Sequence
 from pathlib import Path
 
-from tblock.child import ask
-from tblock.errors import ArtifactError, ConfigError
+from tblock.errors import ConfigError
 from tblock.export.engine import package as engine_package
 from tblock.export.engine import profiles as engine_profiles
-from tblock.export.engine.choice import WORKER, Judge, Trial, choose_fusion, run_builder, shown
+from tblock.export.engine.choice import Judge, Trial, choose_fusion, run_builder
 from tblock.export.engine.onnx import read_onnx
 from tblock.export.engine.options import EngineOptions, EngineRequest, Flavour, Profile
 from tblock.export.engine.report import EngineReport
-from tblock.files import check_writable_file, whole_file
+from tblock.files import check_writable_file
 from tblock.manifest import NAME, Manifest, read_artifact
 
-__all__ = ["EngineOptions", "EngineReport", "Trial", "build_engine", "build_from_onnx", "refit_engine"]
+__all__ = ["EngineOptions", "EngineReport", "Trial", "build_engine", "build_from_onnx"]
 
 
 def build_engine(
@@ -116,37 +115,6 @@ def build_from_onnx(
     return build_engine(
         path, target, flavour=flavour, profiles=profiles, options=options, manifest=manifest, judge=judge
     )
-
-
-def refit_engine(engine: Path, onnx: Path, output: Path, *, flavour: Flavour, timeout: float = 3600.0) -> int:
-    """Put weights into an engine built with strip_weights or refit, in a child process. Not executed.
-
-    Args:
-        engine: the file.
-        onnx: the graph it was built from, or one with other weights of the same shapes.
-        output: path of the new engine; replaced only by a whole one.
-        flavour: of the engine.
-        timeout: of the child (seconds).
-
-    Returns:
-        Size of the new engine (bytes).
-
-    Raises:
-        RuntimeUnavailable: the package, or the GPU it needs, is not there.
-        ArtifactError: the engine or the ONNX file is missing or damaged.
-        ConfigError: the output's path cannot be written.
-        ExportError: they do not belong together, or the child crashed or hung.
-    """
-    found = engine_package.require(flavour)
-    if not engine.is_file():
-        raise ArtifactError(f"{engine}: no such engine")
-    facts = read_onnx(onnx)
-    check_writable_file(output)
-    with whole_file(output) as fresh:
-        paths = {"engine": engine, "onnx": facts.path, "output": fresh}
-        job = {"action": "refit", "flavour": flavour, **{n: str(p.resolve()) for n, p in paths.items()}}
-        answer = ask(WORKER, job, timeout=timeout, title=found.flavour, progress=shown(found.flavour))
-    return int(answer["bytes"])
 
 
 def _listed(given: str | Sequence[str] | None) -> list[str]:

@@ -76,7 +76,7 @@ def run_builder(
         )
         answer = ask(
             WORKER,
-            {"action": "build", **request.to_dict()},
+            request.to_dict(),
             timeout=request.options.timeout,
             title=request.flavour,
             progress=shown(request.flavour) if request.options.progress else None,

@@ -50,13 +50,7 @@ def configure(
     gpus = set_gpus(trt, config, found, options)
     # On by default; a float32 block with TF32 products is no float32 block.
     config.set_flag(trt.BuilderFlag.TF32) if options.tf32 else config.clear_flag(trt.BuilderFlag.TF32)
-    wanted = {
-        "VERSION_COMPATIBLE": options.version_compatible,
-        "STRIP_PLAN": options.strip_weights,
-        "REFIT": options.refit,
-        "WEIGHT_STREAMING": options.weight_streaming,
-    }
-    for name in [*(n for n, on in wanted.items() if on), *options.builder_flags]:
+    for name in (*["VERSION_COMPATIBLE"] * options.version_compatible, *options.builder_flags):
         set_flag(trt, config, name, found.title)
     if options.optimization_level is not None:
         config.builder_optimization_level = options.optimization_level

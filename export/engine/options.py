@@ -22,6 +22,9 @@ Profile = Mapping[str, tuple[Shape, Shape, Shape]]
 PRECISION_FLAGS = ("fp16", "bf16", "int8", "fp8", "int4", "best", "noTF32")
 """Spellings of trtexec and of weakly typed TensorRT that a strongly typed network has no use for."""
 
+STRIPPING_FLAGS = ("strip_plan", "refit", "refit_individual", "refit_identical", "weight_streaming")
+"""Ask for an engine whose weights come from elsewhere."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class EngineOptions:
@@ -38,9 +41,6 @@ class EngineOptions:
         hardware_compatibility: run on other GPUs than the builder's (TensorRT).
         compute_capabilities: GPUs to build for, such as `8.6` (TensorRT-RTX). Empty: the package's portable
             default.
-        strip_weights: leave the weights out; `refit_engine` puts them back.
-        refit: keep the weights replaceable.
-        weight_streaming: allow weights to stay in host memory at run time.
         builder_flags: further `BuilderFlag` names, for what has no option here.
         plugin_library: path of the plugin library; None: the one `tblock plugin build` made.
         cache: folder of the engine and timing caches; None: no cache.
@@ -55,9 +55,6 @@ class EngineOptions:
     version_compatible: bool = False
     hardware_compatibility: HardwareCompatibility = "none"
     compute_capabilities: tuple[str, ...] = ()
-    strip_weights: bool = False
-    refit: bool = False
-    weight_streaming: bool = False
     builder_flags: tuple[str, ...] = ()
     plugin_library: str | None = None
     cache: str | None = None
@@ -75,7 +72,7 @@ class EngineOptions:
         if self.timeout <= 0:
             raise ConfigError(f"timeout={self.timeout}: must be above 0 (seconds)")
         for flag in self.builder_flags:
-            _refuse_precision_flag(flag)
+            _refuse_flag(flag)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""
@@ -140,12 +137,16 @@ class EngineRequest:
         return cls(**{**values, **lists, "profiles": profiles, "options": options})
 
 
-def _refuse_precision_flag(flag: str) -> None:
+def _refuse_flag(flag: str) -> None:
     plain = flag.lower().lstrip("-")
     if plain in (name.lower() for name in PRECISION_FLAGS) and plain != "notf32":
         raise ConfigError(
             f"builder flag {flag}: the network is strongly typed, its dtypes come from the graph; "
             f"export with --dtype instead (for example tblock export --dtype {_dtype(plain)})"
+        )
+    if plain in STRIPPING_FLAGS:
+        raise ConfigError(
+            f"builder flag {flag}: an engine is written with its weights; nothing here can put them back"
         )
     if plain in ("tf32", "notf32"):
         raise ConfigError(f"builder flag {flag}: TF32 is off unless asked for; use --tf32 (option tf32=True)")

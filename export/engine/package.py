@@ -2,7 +2,7 @@
 
 | | tensorrt 10.13+ | tensorrt 11 | tensorrt_rtx 1.5+ |
 | --- | --- | --- | --- |
-| needs a GPU to build | yes | yes | no (for refit and weight stripping: yes) |
+| needs a GPU to build | yes | yes | no |
 | network | STRONGLY_TYPED flag | strongly typed only; the flag may be gone | always in force |
 | fp16, bf16 builder flags | exist, refused with a strongly typed network | gone | gone |
 | plugin layers | IPluginV3 | IPluginV3 | none: its parser ends the process at one |
@@ -150,12 +150,6 @@ def check_options(found: Package, options: EngineOptions, gpu: str | None) -> No
             raise ConfigError(
                 "--fusion plugin: TensorRT-RTX has no plugin layers (its parser ends the process at one); "
                 "use --fusion native, or --runtime tensorrt"
-            )
-        if gpu is None and (options.strip_weights or options.refit):
-            # Measured with 1.7.1: a refittable engine is compiled on the device while it is built.
-            raise RuntimeUnavailable(
-                "tensorrt-rtx: strip_weights and refit need an NVIDIA GPU to build, none was found; "
-                "leave them out on this machine"
             )
     elif options.compute_capabilities:
         raise ConfigError(

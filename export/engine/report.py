@@ -31,7 +31,7 @@ class EngineReport:
         tf32: whether float32 products may round to TF32.
         profiles: input name to [min, opt, max] shape, one entry per optimization profile.
         compute_capability: the GPUs that the engine is for.
-        hardware_compatibility, version_compatible, strip_weights, refit, weight_streaming: as built.
+        hardware_compatibility, version_compatible: as built.
         device: the builder's GPU, or None.
         caches: what the timing, runtime and engine caches did, by name.
         cached: whether the engine came from the engine cache.
@@ -61,9 +61,6 @@ class EngineReport:
     compute_capability: str
     hardware_compatibility: str
     version_compatible: bool
-    strip_weights: bool
-    refit: bool
-    weight_streaming: bool
     device: str | None
     caches: dict[str, str]
     trials: list[dict[str, Any]] = field(default_factory=list)

@@ -31,24 +31,19 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     """Do what is asked, in this process.
 
     Args:
-        job: `action` `build` and the fields of an EngineRequest, or `refit`, `flavour` and its paths.
+        job: the fields of an EngineRequest.
 
     Returns:
-        `build`: `report`. `refit`: `bytes`.
+        `report`.
 
     Raises:
-        TblockError: as `compile_engine` and `refit`; ExportError also for a disk that takes no more.
+        TblockError: as `compile_engine`; ExportError also for a disk that takes no more.
     """
     found = engine_package.package(job["flavour"])
     say(f"loading {found.module}")
     trt = engine_package.load(found)
     device = gpu_or_none()
     try:
-        if job.pop("action") == "refit":
-            from tblock.export.engine.refit import refit
-
-            paths = (Path(job[name]) for name in ("engine", "onnx", "output"))
-            return {"bytes": refit(trt, found, device, *paths)}
         return {"report": _build(trt, found, device, EngineRequest.from_dict(job)).to_dict()}
     except OSError as error:
         place = Path(job["output"]).parent

@@ -27,8 +27,6 @@ def run(
         Path | None, typer.Option("--plugin-library", "--dynamicPlugins", help="Default: the built one.")
     ] = None,
     tf32: Annotated[bool, typer.Option("--tf32", help="Let float32 products round to TF32.")] = False,
-    strip_weights: Annotated[bool, typer.Option("--strip-weights", help="Leave the weights out.")] = False,
-    refit: Annotated[bool, typer.Option("--refit", help="Keep the weights replaceable.")] = False,
     version_compatible: Annotated[
         bool, typer.Option("--version-compatible", help="Load with later versions.")
     ] = False,
@@ -63,8 +61,6 @@ def run(
     options = EngineOptions(
         fusion=fusion,  # type: ignore[arg-type]
         tf32=tf32,
-        strip_weights=strip_weights,
-        refit=refit,
         version_compatible=version_compatible,
         hardware_compatibility=hardware_compatibility,  # type: ignore[arg-type]
         compute_capabilities=spelling.names(compute_capabilities),

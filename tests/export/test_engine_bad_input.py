@@ -21,8 +21,7 @@ from tblock.export.engine import (
 from tblock.export.engine import (
     profiles as engine_profiles,
 )
-from tblock.export.engine.builder import EngineOptions, build_engine, build_from_onnx, refit_engine
-from tblock.machine import gpu_or_none
+from tblock.export.engine.builder import EngineOptions, build_engine, build_from_onnx
 from tblock.manifest import Manifest, TensorSpec, file_digest
 from tblock.ranges import Range
 from tests.export import engine_models as models
@@ -246,6 +245,10 @@ def test_precision_flag_is_explained(flag: str) -> None:
         ({"hardware_compatibility": "all"}, "hardware_compatibility=all: known: none, ampere_plus"),
         ({"optimization_level": 6}, "optimization_level=6: must be 0 .. 5"),
         ({"timeout": 0}, "timeout=0: must be above 0"),
+        (
+            {"builder_flags": ("STRIP_PLAN",)},
+            "STRIP_PLAN: an engine is written with its weights",
+        ),
         ({"builder_flags": ("noTF32",)}, "builder flag noTF32: TF32 is off unless asked for"),
     ],
 )
@@ -260,8 +263,6 @@ def test_option_that_makes_no_sense_is_refused(options: dict, message: str) -> N
         ({"fusion": "plugin"}, ConfigError, "--fusion plugin: TensorRT-RTX has no plugin layers"),
         ({"version_compatible": True}, ConfigError, "TensorRT-RTX has no version-compatible engines"),
         ({"hardware_compatibility": "ampere_plus"}, ConfigError, "TensorRT-RTX engines are portable"),
-        ({"strip_weights": True}, RuntimeUnavailable, "strip_weights and refit need an NVIDIA GPU"),
-        ({"refit": True}, RuntimeUnavailable, "strip_weights and refit need an NVIDIA GPU"),
     ],
 )
 def test_option_of_the_other_package_is_explained(options: dict, kind: type, message: str) -> None:
@@ -333,21 +334,6 @@ def test_attention_that_the_parser_would_bend_is_refused(
 ) -> None:
     path = models.small(tmp_path / "m.onnx", [node], opset=24)
     assert message in _line(ExportError, path)
-
-
-def test_refit_needs_a_gpu_and_an_engine(model: Path) -> None:
-    pytest.importorskip("tensorrt_rtx", reason="TensorRT-RTX is not installed")
-    if gpu_or_none() is not None:
-        pytest.skip("this machine has a GPU")
-    engine = model.with_name("m.plan")
-    with pytest.raises(ArtifactError, match=r"m\.plan: no such engine"):
-        refit_engine(engine, model, engine, flavour="tensorrt-rtx")
-    engine.write_bytes(b"vtrt")
-    with pytest.raises(
-        RuntimeUnavailable, match="tensorrt-rtx: refitting needs an NVIDIA GPU, none was found"
-    ):
-        refit_engine(engine, model, engine, flavour="tensorrt-rtx")
-    assert engine.read_bytes() == b"vtrt"
 
 
 def test_engine_that_cannot_be_put_in_place_is_one_line(model: Path, monkeypatch) -> None:

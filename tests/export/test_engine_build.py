@@ -121,7 +121,6 @@ def test_several_profiles_and_options_go_into_one_engine(tmp_path: Path) -> None
         progress=False,
         tf32=True,
         optimization_level=1,
-        weight_streaming=True,
         compute_capabilities=("8.9", "12.0"),
     )
     report = build_from_onnx(

@@ -56,7 +56,7 @@ def test_full_disk_names_the_folder(tmp_path: Path, monkeypatch) -> None:
     with pytest.raises(
         ExportError, match=r"^tensorrt-rtx: the disk is full; the engine was to be written to /out$"
     ):
-        worker.run({"action": "build", "flavour": "tensorrt-rtx", "output": "/out/m.engine"})
+        worker.run({"flavour": "tensorrt-rtx", "output": "/out/m.engine"})
 
 
 REGISTER_THEN_WORK = """

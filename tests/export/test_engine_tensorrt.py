@@ -146,7 +146,7 @@ BLANK = EngineReport(
     **dict.fromkeys(("seconds", "bytes", "opset", "ir_version", "plugin_layers"), 0),
     **{name: {} for name in ("layers", "reductions", "fused", "caches")},
     **{name: [] for name in ("attention", "profiles")},
-    **dict.fromkeys(("tf32", "version_compatible", "strip_weights", "refit", "weight_streaming"), False),
+    **dict.fromkeys(("tf32", "version_compatible"), False),
     hardware_compatibility="none",
     device=None,
 )
