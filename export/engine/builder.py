@@ -14,7 +14,7 @@ from tblock.export.engine.choice import Judge, Trial, choose_fusion, run_builder
 from tblock.export.engine.onnx import read_onnx
 from tblock.export.engine.options import EngineOptions, EngineRequest, Flavour, Profile
 from tblock.export.engine.report import EngineReport
-from tblock.files import check_writable_file
+from tblock.files import check_writable_file, disk_error
 from tblock.manifest import NAME, Manifest, read_artifact
 
 __all__ = ["EngineOptions", "EngineReport", "Trial", "build_engine", "build_from_onnx"]
@@ -53,6 +53,8 @@ def build_engine(
     library = options.plugin_library
     if library and not Path(library).is_file():
         raise ConfigError(f"--plugin-library {library}: no such file; tblock plugin build makes one")
+    if options.cache is not None:
+        _check_cache(Path(options.cache))
     facts = read_onnx(Path(onnx))
     engine_profiles.check_profiles(profiles, facts.inputs, manifest)
     check_writable_file(output)
@@ -115,6 +117,15 @@ def build_from_onnx(
     return build_engine(
         path, target, flavour=flavour, profiles=profiles, options=options, manifest=manifest, judge=judge
     )
+
+
+def _check_cache(folder: Path) -> None:
+    """Refuse, before any work, a cache folder that cannot be made or written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--cache {folder}: cannot be made ({disk_error(error)})") from None
+    check_writable_file(folder / "engine", "--cache")
 
 
 def _listed(given: str | Sequence[str] | None) -> list[str]:

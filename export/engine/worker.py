@@ -4,6 +4,7 @@ Everything that loads native TensorRT code runs here, so that a crash in it ends
 else. Imports no torch.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,13 @@ def _build(
     report = engine_cache.find(folder, key, output)
     if report is not None:
         return report
-    return engine_cache.store(folder, key, output, compile_engine(trt, found, request, device, say))
+    report = compile_engine(trt, found, request, device, say)
+    try:
+        return engine_cache.store(folder, key, output, report)
+    except OSError as error:
+        # The engine is whole; only the next build will not find it.
+        caches = {**report.caches, "engine": f"not stored in {folder}: {disk_error(error)}"}
+        return replace(report, caches=caches)
 
 
 def builder_sources() -> list[Path]:

@@ -65,11 +65,6 @@ class Checkpoint:
         return self._family.name
 
     @property
-    def depth_key(self) -> str:
-        """The settings key of the number of layers."""
-        return self._family.depth
-
-    @property
     def vocab_size(self) -> int | None:
         """Rows of the token table; None where the family has no tokens (images, sound)."""
         spec = self._family.embedding

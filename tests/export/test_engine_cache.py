@@ -1,5 +1,6 @@
 """The engine cache: found again by everything that shapes an engine, and by nothing less."""
 
+import errno
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tblock.errors import ConfigError
 from tblock.export.engine import cache as engine_cache
 from tblock.export.engine import package as engine_package
 from tblock.export.engine import worker
@@ -113,3 +115,31 @@ def test_key_depends_on_what_shapes_an_engine_and_on_nothing_else(change: str) -
         return engine_cache.key(worker.shaped_by(SimpleNamespace(__version__="1"), found, None, travelled))
 
     assert (key() == key(**CHANGES[change])) == (change in UNSHAPING)
+
+
+def test_cache_that_cannot_be_made_is_refused_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    model, output = models.copied(models.exported(), tmp_path), tmp_path / "m.engine"
+    for cache, message in (
+        ("file", "cannot be made"),
+        ("file/x", "cannot be made"),
+        ("/proc", "cannot be written"),
+    ):
+        options = EngineOptions(progress=False, cache=str(tmp_path / cache))
+        with pytest.raises(ConfigError, match=rf"--cache .*{message}"):
+            build_engine(model, output, flavour="tensorrt-rtx", profiles=[models.profile()], options=options)
+    assert not output.exists()
+
+
+def test_engine_stays_where_the_cache_takes_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import tensorrt_rtx as trt
+
+    def full(*arguments: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(engine_cache.shutil, "copyfile", full)
+    request = models.request(models.exported() / "model.onnx", tmp_path / "m.engine")
+    request = replace(request, options=replace(request.options, cache=str(tmp_path / "cache")))
+    report = worker._build(trt, engine_package.package("tensorrt-rtx"), None, request)
+    assert report.caches["engine"] == f"not stored in {tmp_path / 'cache'}: the disk is full"
+    assert (tmp_path / "m.engine").stat().st_size == report.bytes
