@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tblock.config import BlockConfig
-from tblock.export.engine.attention import DEDICATED_WIDTHS
+from tblock.export.engine.attention_kernels import DEDICATED_WIDTHS
 
 FLOAT, BOOL = 1, 9
 """ONNX element types."""

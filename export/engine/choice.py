@@ -17,7 +17,7 @@ from tblock.export.engine.options import EngineRequest, Fusion, default_library
 from tblock.export.engine.report import EngineReport
 from tblock.files import whole_file
 
-WORKER = "tblock.export.engine.worker"
+WORKER = "tblock.export.engine.builder_process"
 """The builder process."""
 
 WAYS: tuple[Fusion, ...] = ("native", "plugin")

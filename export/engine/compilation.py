@@ -1,5 +1,5 @@
 """One engine, built in this process: parse, check, configure, build. Runs inside
-`tblock.export.engine.worker` only.
+`tblock.export.engine.builder_process` only.
 
 Strongly typed: dtypes come from the graph. A refused attention kernel is retried as decomposable, and the
 report says so.
@@ -13,18 +13,9 @@ from typing import Any
 
 from tblock.contract import PLUGINS
 from tblock.errors import ExportError
-from tblock.export.engine import (
-    attention as engine_attention,
-)
-from tblock.export.engine import (
-    config as engine_config,
-)
-from tblock.export.engine import (
-    fusion as engine_fusion,
-)
-from tblock.export.engine import (
-    network as engine_network,
-)
+from tblock.export.engine import attention_kernels, builder_config
+from tblock.export.engine import fusion as engine_fusion
+from tblock.export.engine import network as engine_network
 from tblock.export.engine.log import Log, make_monitor
 from tblock.export.engine.options import EngineRequest
 from tblock.export.engine.package import Package
@@ -72,8 +63,8 @@ def compile_engine(
         )
     counts = engine_network.layer_counts(network)
     softmaxes = engine_network.softmax_dtypes(network)
-    attention = engine_attention.choose_kernels(trt, network)
-    settings = engine_config.configure(trt, found, builder, request, device, make_monitor(trt, say))
+    attention = attention_kernels.choose_kernels(trt, network)
+    settings = builder_config.configure(trt, found, builder, request, device, make_monitor(trt, say))
     say(f"building for {settings.gpus}")
     engine = builder.build_serialized_network(network, settings.config)
     if engine is None and any(choice.kernel == "dedicated" for choice in attention.choices):
@@ -81,7 +72,7 @@ def compile_engine(
         refusal = log.settle()
         # A new network: heads that were padded before must not be padded twice.
         network, parser = engine_network.parse(trt, builder, log.logger, onnx, title)
-        attention = engine_attention.choose_kernels(trt, network, refused=refusal)
+        attention = attention_kernels.choose_kernels(trt, network, refused=refusal)
         engine = builder.build_serialized_network(network, settings.config)
         if engine is not None:
             log.warn(f"built again with decomposable attention; the builder had said: {refusal}")
@@ -90,8 +81,8 @@ def compile_engine(
     del network, parser
     with Path(request.output).open("wb") as file:
         size = file.write(memoryview(engine))
-    caches = engine_config.save_caches(settings)
-    softmax, softmax_reason = engine_attention.softmax_precision(softmaxes, attention)
+    caches = builder_config.save_caches(settings)
+    softmax, softmax_reason = attention_kernels.softmax_precision(softmaxes, attention)
     return EngineReport(
         flavour=found.flavour,
         builder=trt.__version__,

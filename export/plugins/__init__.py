@@ -4,6 +4,6 @@ README.md lists the files. Importing this package loads neither torch nor triton
 """
 
 from tblock.export.plugins.library import library_path, read_table
-from tblock.export.plugins.library_build import build
+from tblock.export.plugins.library_builder import build
 
 __all__ = ["build", "library_path", "read_table"]

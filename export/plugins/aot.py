@@ -23,7 +23,7 @@ from triton.compiler import ASTSource
 from tblock.errors import ExportError
 from tblock.export.plugins import kernels
 from tblock.export.plugins.architectures import BASELINE, PTX_VERSIONS
-from tblock.export.plugins.cache import cache_folder
+from tblock.export.plugins.cache_folder import cache_folder
 from tblock.export.plugins.variants import DTYPES, OPS, VARIANTS, Variant, arguments, check_arguments, row_of
 from tblock.files import disk_error
 

@@ -15,7 +15,7 @@ import zipfile
 from pathlib import Path
 
 from tblock.errors import ExportError, RuntimeUnavailable
-from tblock.export.plugins.cache import cache_folder
+from tblock.export.plugins.cache_folder import cache_folder
 from tblock.files import disk_error
 
 VARIABLE = "TBLOCK_TENSORRT_INCLUDE"

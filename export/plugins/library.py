@@ -1,6 +1,6 @@
 """Where the plugin library is, and what is in it. Needs neither triton nor a GPU, and loads no native code.
 
-Owns finding and reading; building is in `library_build`.
+Owns finding and reading; building is in `library_builder`.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from typing import Any
 
 import tblock
 from tblock.errors import ArtifactError, ConfigError
-from tblock.export.plugins.cache import cache_folder
+from tblock.export.plugins.cache_folder import cache_folder
 
 LIBRARY_NAME = "libtblock_plugins.so"
 
@@ -21,7 +21,7 @@ VARIABLE = "TBLOCK_PLUGIN_LIBRARY"
 """Environment variable with the path of a library to use instead of the others."""
 
 _MARKER = b"TBLOCK-PLUGIN-TABLE"
-_PYTHON_SOURCES = ("aot", "architectures", "codegen", "library_build", "tiles", "variants")
+_PYTHON_SOURCES = ("aot", "architectures", "codegen", "library_builder", "tiles", "variants")
 _FOLDERS = ("kernels", "trt-plugin")
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tblock.errors import ArtifactError, ConfigError, ExportError
 from tblock.export.plugins.library import LIBRARY_NAME
-from tblock.export.plugins.library_build import build
+from tblock.export.plugins.library_builder import build
 from tblock.files import check_writable_file, disk_error, whole_file
 
 PLACE = f"tblock/export/plugins/lib/{LIBRARY_NAME}"

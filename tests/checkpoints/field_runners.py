@@ -5,6 +5,7 @@ function of tensors to a tensor. A twin patches the shipped code, so a row must 
 import.
 """
 
+import tempfile
 from collections.abc import Callable
 from functools import partial
 
@@ -44,6 +45,26 @@ def exported(module: nn.Module, examples: tuple[Tensor, ...]) -> Run:
             return graph(*inputs)
 
     return run
+
+
+def compiled(module: nn.Module, examples: tuple[Tensor, ...]) -> Run:
+    """torch.compile, as the `compile` runtime asks for it."""
+    graph = torch.compile(module, dynamic=True)
+
+    def run(*inputs: Tensor) -> Tensor:
+        with torch.no_grad():
+            return graph(*inputs)
+
+    return run
+
+
+def aoti_package(module: nn.Module, examples: tuple[Tensor, ...]) -> Run:
+    """The graph torch.export takes, through AOTInductor to a package and back."""
+    program = torch.export.export(module.requires_grad_(False), examples)
+    with tempfile.TemporaryDirectory() as folder:
+        path = torch._inductor.aoti_compile_and_package(program, package_path=f"{folder}/m.pt2")
+        package = torch._inductor.aoti_load_package(path)
+    return lambda *inputs: package(*inputs)
 
 
 def lowered(module: nn.Module, examples: tuple[Tensor, ...], opset: int) -> OnnxGraph:
@@ -97,6 +118,9 @@ IN_ONNX = {f"onnx-{opset}": partial(onnx_in_onnxruntime, opset=opset) for opset 
 attention nodes alone in ONNX Runtime's opset 24 kernel)."""
 
 RUNNERS = IN_TORCH | IN_ONNX
+
+INDUCTOR = {"compile": compiled, "aoti": aoti_package}
+"""Name to runner; each takes a C++ compiler and many seconds."""
 
 LIMIT = 1e-5
 """Relative L2 distance per row in float32 ("about 1e-5" of the cases)."""

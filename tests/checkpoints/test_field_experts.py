@@ -8,7 +8,7 @@ from tblock import Block, BlockConfig
 from tblock.moe import MixtureOfExperts
 from tblock.runtimes.verdict import judge
 from tblock.weights import fill, random_block_weights
-from tests.checkpoints.field_runners import LIMIT, RUNNERS, rows_off
+from tests.checkpoints.field_runners import INDUCTOR, LIMIT, RUNNERS, rows_off
 
 BASE = {"dim": 24, "num_heads": 2, "ffn_dim": 40, "num_experts": 4, "init_std": 0.3}
 
@@ -71,7 +71,7 @@ def check_unchosen_overflow(runner: str) -> None:
     moe, x_BSD = overflowing()
     with torch.no_grad():
         wanted, alone = plain_mixture(moe, x_BSD), moe.experts[1](x_BSD)
-    y = RUNNERS[runner](moe, (x_BSD,))(x_BSD)
+    y = (RUNNERS | INDUCTOR)[runner](moe, (x_BSD,))(x_BSD)
     # The chosen expert by itself is the eager result that the budget is made of.
     verdict = judge(
         output=y.numpy(), reference=wanted.numpy(), eager=alone.numpy(), inputs=None, dtype="float16"
@@ -81,6 +81,12 @@ def check_unchosen_overflow(runner: str) -> None:
 
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_expert_that_overflows_on_a_token_of_another_does_not_reach_it(runner: str) -> None:
+    check_unchosen_overflow(runner)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("runner", INDUCTOR)
+def test_expert_that_overflows_does_not_reach_it_in_compiled_code(runner: str) -> None:
     check_unchosen_overflow(runner)
 
 

@@ -13,7 +13,7 @@ from onnx import TensorProto
 from tblock.errors import ExportError
 from tblock.export import attention_form, onnx_bodies
 from tblock.export.cast_policy import Narrow, inlined, narrow_nodes
-from tblock.export.engine.attention import AttentionChoice, AttentionPlan, softmax_precision
+from tblock.export.engine.attention_kernels import AttentionChoice, AttentionPlan, softmax_precision
 from tblock.export.engine.builder import EngineOptions, build_from_onnx
 from tblock.manifest import GRAPH, STANDARD, Artifact
 from tests.export import onnx_reading as reading

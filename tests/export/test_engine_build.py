@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 
 from tblock.errors import ExportError
 from tblock.export import attention_form
-from tblock.export.engine import attention as engine_attention
+from tblock.export.engine import attention_kernels
 from tblock.export.engine import package as engine_package
 from tblock.export.engine.builder import EngineOptions, EngineReport, build_engine, build_from_onnx
 from tblock.export.engine.compilation import compile_engine
@@ -102,7 +102,7 @@ def test_refused_dedicated_kernel_is_built_again_decomposable(tmp_path: Path, mo
     # In this process, so that the table can be made wrong: 320 has no dedicated kernel.
     import tensorrt_rtx as trt
 
-    for module in (engine_attention, attention_form):
+    for module in (attention_kernels, attention_form):
         monkeypatch.setattr(module, "DEDICATED_WIDTHS", range(9, 1000))
     graph = models.export_into(tmp_path, head_dim=320, dtype="float16")
     request = models.request(graph, tmp_path / "m.engine")
@@ -146,12 +146,12 @@ def test_several_profiles_and_options_go_into_one_engine(tmp_path: Path) -> None
 def test_tf32_flag_is_cleared_unless_asked(tmp_path: Path) -> None:
     import tensorrt_rtx as trt
 
-    from tblock.export.engine import config as engine_config
+    from tblock.export.engine import builder_config
     from tblock.export.engine.log import Log
 
     builder = trt.Builder(Log(trt).logger)
     for asked in (False, True):
-        settings = engine_config.configure(
+        settings = builder_config.configure(
             trt,
             engine_package.package("tensorrt-rtx"),
             builder,

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from tblock.errors import ConfigError
-from tblock.export.engine import cache as engine_cache
+from tblock.export.engine import builder_process, engine_cache
 from tblock.export.engine import package as engine_package
-from tblock.export.engine import worker
 from tblock.export.engine.builder import EngineOptions, build_engine
 from tblock.export.engine.options import EngineRequest
 from tests.export import engine_models as models
@@ -58,11 +57,11 @@ def test_engine_is_found_again_until_anything_changes(tmp_path: Path) -> None:
 
 def test_byte_of_the_builder_changed_is_another_key(tmp_path: Path) -> None:
     """The key must not be a digest of nothing: each file of the builder is in it."""
-    sources = worker.builder_sources()
+    sources = builder_process.builder_sources()
     names = {path.name for path in sources}
-    package = Path(worker.__file__).parent
+    package = Path(builder_process.__file__).parent
     assert {path.name for path in package.glob("*.py")} <= names
-    assert {"compilation.py", "attention.py", "network.py", "contract.py"} <= names
+    assert {"compilation.py", "attention_kernels.py", "network.py", "contract.py"} <= names
     whole = engine_cache.digest_of_files(sources)
     for path in sources:
         changed = tmp_path / path.name
@@ -112,7 +111,8 @@ def test_key_depends_on_what_shapes_an_engine_and_on_nothing_else(change: str) -
         travelled = EngineRequest.from_dict(json.loads(json.dumps(request.to_dict())))
         assert travelled == request
         found = engine_package.package(request.flavour)
-        return engine_cache.key(worker.shaped_by(SimpleNamespace(__version__="1"), found, None, travelled))
+        package = SimpleNamespace(__version__="1")
+        return engine_cache.key(builder_process.shaped_by(package, found, None, travelled))
 
     assert (key() == key(**CHANGES[change])) == (change in UNSHAPING)
 
@@ -140,6 +140,6 @@ def test_engine_stays_where_the_cache_takes_no_more(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(engine_cache.shutil, "copyfile", full)
     request = models.request(models.exported() / "model.onnx", tmp_path / "m.engine")
     request = replace(request, options=replace(request.options, cache=str(tmp_path / "cache")))
-    report = worker._build(trt, engine_package.package("tensorrt-rtx"), None, request)
+    report = builder_process._build(trt, engine_package.package("tensorrt-rtx"), None, request)
     assert report.caches["engine"] == f"not stored in {tmp_path / 'cache'}: the disk is full"
     assert (tmp_path / "m.engine").stat().st_size == report.bytes

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tblock.errors import ExportError
+from tblock.export.engine import builder_process
 from tblock.export.engine import choice as engine_choice
-from tblock.export.engine import worker
 from tblock.export.engine.builder import EngineOptions, build_engine
 from tests.export import engine_models as models
 
@@ -37,9 +37,10 @@ def test_terminate_inside_the_parser_is_one_line(tmp_path: Path, monkeypatch) ->
     assert sorted(p.name for p in tmp_path.iterdir()) == ["m.engine", "registering_worker.py"]
 
 
-def test_worker_does_not_import_torch() -> None:
+def test_builder_process_does_not_import_torch() -> None:
     code = (
-        "import sys, tblock.export.engine.worker; sys.exit('torch' in sys.modules or 'onnx' in sys.modules)"
+        "import sys, tblock.export.engine.builder_process\n"
+        "sys.exit('torch' in sys.modules or 'onnx' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-P", "-c", code], check=False).returncode == 0
 
@@ -50,13 +51,13 @@ def test_full_disk_names_the_folder(tmp_path: Path, monkeypatch) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(worker, "_build", full)
-    monkeypatch.setattr(worker.engine_package, "load", lambda found: None)
-    monkeypatch.setattr(worker.EngineRequest, "from_dict", lambda job: None)
+    monkeypatch.setattr(builder_process, "_build", full)
+    monkeypatch.setattr(builder_process.engine_package, "load", lambda found: None)
+    monkeypatch.setattr(builder_process.EngineRequest, "from_dict", lambda job: None)
     with pytest.raises(
         ExportError, match=r"^tensorrt-rtx: the disk is full; the engine was to be written to /out$"
     ):
-        worker.run({"flavour": "tensorrt-rtx", "output": "/out/m.engine"})
+        builder_process.run({"flavour": "tensorrt-rtx", "output": "/out/m.engine"})
 
 
 REGISTER_THEN_WORK = """
@@ -84,6 +85,6 @@ class Creator(trt.IPluginCreatorV3One):
 
 creator = Creator()
 trt.get_plugin_registry().register_creator(creator, "tblock")
-from tblock.export.engine import worker as engine_worker
-engine_worker.main()
+from tblock.export.engine import builder_process
+builder_process.main()
 """

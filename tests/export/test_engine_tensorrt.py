@@ -26,9 +26,9 @@ stand_in.__dict__.update({name: getattr(tensorrt_rtx, name) for name in dir(tens
 stand_in.__version__ = "10.15.1"
 sys.modules["tensorrt"] = stand_in
 from tblock import machine
-from tblock.export.engine import worker as engine_worker
-engine_worker.gpu_or_none = lambda: DEVICE
-engine_worker.main()
+from tblock.export.engine import builder_process
+builder_process.gpu_or_none = lambda: DEVICE
+builder_process.main()
 """
 GPU = 'machine.Gpu("NVIDIA Test", "9.0", "13.0")'
 

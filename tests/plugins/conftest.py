@@ -18,7 +18,7 @@ def generated(once: Once) -> Path:
     """Generated C++ sources and compiled kernels."""
     pytest.importorskip("triton", reason=TRITON)
     from tblock.export.plugins.headers import find_headers
-    from tblock.export.plugins.library_build import check_tools, generate
+    from tblock.export.plugins.library_builder import check_tools, generate
 
     check_tools()
     return once("plugin-generated", lambda folder: generate(folder, find_headers()[1]))

@@ -15,14 +15,14 @@ from tblock.errors import ConfigError, ExportError, RuntimeUnavailable
 from tblock.export.plugins import (
     architectures,
     build,
-    cache,
+    cache_folder,
     headers,
     library,
-    library_build,
+    library_builder,
     library_path,
     read_table,
 )
-from tblock.export.plugins.library_build import check_tools, compile_library
+from tblock.export.plugins.library_builder import check_tools, compile_library
 from tests.cli.outcome import Run
 
 
@@ -36,15 +36,15 @@ def test_plugin_build_is_cached_and_copied(plugin_library: Path, tmp_path: Path)
 
 def test_plugin_build_of_other_architectures_is_not_the_cached_one(plugin_library: Path) -> None:
     """Whatever order they are named in, the same set is the same library."""
-    assert library_build.ingredients((90, 120)) == read_table(plugin_library)["ingredients"]
-    assert library_build.ingredients((90,)) != read_table(plugin_library)["ingredients"]
+    assert library_builder.ingredients((90, 120)) == read_table(plugin_library)["ingredients"]
+    assert library_builder.ingredients((90,)) != read_table(plugin_library)["ingredients"]
     assert build(cubins=(120, 90, 90), report=lambda line: None) == plugin_library
 
 
 @pytest.fixture
 def no_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looking for the tools, which comes before any work, fails the test."""
-    monkeypatch.setattr(library_build, "check_tools", lambda: pytest.fail("work was begun"))
+    monkeypatch.setattr(library_builder, "check_tools", lambda: pytest.fail("work was begun"))
 
 
 def _own_headers(folder: Path) -> Path:
@@ -72,12 +72,12 @@ class _Workshop:
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         patch.setattr(library, "package_folder", lambda: self.package)
         patch.setattr(library.tblock, "__file__", str(self.core / "__init__.py"))
-        patch.setattr(library_build, "generate", lambda folder, *_: folder.mkdir())
-        patch.setattr(library_build, "compile_library", self._compile)
+        patch.setattr(library_builder, "generate", lambda folder, *_: folder.mkdir())
+        patch.setattr(library_builder, "compile_library", self._compile)
 
     def _compile(self, source: Path, generated: Path, include: Path, work: Path) -> Path:
         work.mkdir()
-        table = {"ingredients": library_build.ingredients(self.cubins), "creators": [], "variants": []}
+        table = {"ingredients": library_builder.ingredients(self.cubins), "creators": [], "variants": []}
         (work / "lib.so").write_bytes(b"TBLOCK-PLUGIN-TABLE" + json.dumps(table).encode() + b"\0")
         return work / "lib.so"
 
@@ -90,8 +90,10 @@ class _Workshop:
     def change(self, what: str) -> None:
         """One byte of an ingredient."""
         if what == "triton":
-            version = library_build.importlib.metadata.version
-            self.patch.setattr(library_build.importlib.metadata, "version", lambda name: version(name) + "1")
+            version = library_builder.importlib.metadata.version
+            self.patch.setattr(
+                library_builder.importlib.metadata, "version", lambda name: version(name) + "1"
+            )
         elif what == "cubins":
             self.cubins = (90,)
         elif what == "CXXFLAGS":
@@ -141,14 +143,14 @@ def test_plugin_build_twin_that_leaves_an_ingredient_out_is_caught(
 def test_plugin_sources_hold_every_file_that_the_build_loads() -> None:
     """A digest over names in a list says nothing about a file that is not in it."""
     code = (
-        "import sys; from tblock.export.plugins import aot, codegen, library_build, library\n"
+        "import sys; from tblock.export.plugins import aot, codegen, library_builder, library\n"
         "loaded = [m.__file__ for n, m in sys.modules.items() if n.startswith('tblock.export.plugins.')]\n"
         "print(*loaded, sep='\\n')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = {Path(line).resolve() for line in done.stdout.splitlines()}
     # Where the library and its headers lie is not what it is made of.
-    finders = {library.package_folder() / f"{name}.py" for name in ("cache", "headers", "library")}
+    finders = {library.package_folder() / f"{name}.py" for name in ("cache_folder", "headers", "library")}
     assert loaded - finders <= {path.resolve() for path in library.sources()}
     assert len(loaded - finders) > 8
 
@@ -195,7 +197,7 @@ def test_plugin_library_that_cannot_be_installed_is_one_line(tmp_path: Path) -> 
     source.touch()
     target.mkdir()  # came while the library was built
     with pytest.raises(ExportError, match=r"x\.so: Is a directory; nothing was changed"):
-        library_build._install(source, target)
+        library_builder._install(source, target)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["built.so", "x.so"]
 
 
@@ -218,7 +220,7 @@ def test_plugin_cache_without_a_home_names_the_variable(
     (tmp_path / "lib.so").touch()
     assert library_path() == tmp_path / "lib.so"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache.cache_folder("plugins") == tmp_path / "tblock" / "plugins"
+    assert cache_folder.cache_folder("plugins") == tmp_path / "tblock" / "plugins"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "lib.so"))
     with pytest.raises(ConfigError, match=r"cannot be made \(Not a directory\); set XDG_CACHE_HOME"):
         build()
@@ -230,7 +232,7 @@ def test_plugin_build_in_a_full_temporary_folder_says_so(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv(headers.VARIABLE, str(_own_headers(tmp_path / "include")))
-    monkeypatch.setattr(library_build.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(library_builder.tempfile, "tempdir", str(tmp_path))
 
     def generate(folder: Path, *_: object) -> None:
         if full == "python":
@@ -241,8 +243,8 @@ def test_plugin_build_in_a_full_temporary_folder_says_so(
             command, 1, "[1/9] c++ ...\nld: final link failed: No space left on device", ""
         )
 
-    monkeypatch.setattr(library_build, "generate", generate)
-    monkeypatch.setattr(library_build.subprocess, "run", run)
+    monkeypatch.setattr(library_builder, "generate", generate)
+    monkeypatch.setattr(library_builder.subprocess, "run", run)
     with pytest.raises(ExportError) as caught:
         build()
     message = str(caught.value)
@@ -265,7 +267,7 @@ def test_plugin_build_tools_missing_are_named(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(RuntimeUnavailable, match="looked for clang-none"):
         check_tools()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(library_build, "generate", lambda *_: pytest.fail("work was begun"))
+    monkeypatch.setattr(library_builder, "generate", lambda *_: pytest.fail("work was begun"))
     with pytest.raises(RuntimeUnavailable, match="looked for clang-none"):
         build()
 

@@ -12,7 +12,7 @@ import pytest
 
 from tblock.export.plugins import library
 from tblock.export.plugins.headers import find_headers
-from tblock.export.plugins.library_build import compile_library
+from tblock.export.plugins.library_builder import compile_library
 from tests.plugins.plugin_harness import Harness, build_harness, harness_of
 
 pytest.importorskip("triton", reason="triton is not installed (extra: plugins)")

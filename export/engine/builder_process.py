@@ -1,4 +1,4 @@
-"""The builder process: `python -m tblock.export.engine.worker`, asked through `tblock.child`.
+"""The builder process: `python -m tblock.export.engine.builder_process`, asked through `tblock.child`.
 
 Everything that loads native TensorRT code runs here, so that a crash in it ends this process and nothing
 else. Imports no torch.
@@ -12,7 +12,7 @@ import tblock
 import tblock.contract
 from tblock.child import say, serve
 from tblock.errors import ExportError
-from tblock.export.engine import cache as engine_cache
+from tblock.export.engine import engine_cache
 from tblock.export.engine import limits as engine_limits
 from tblock.export.engine import package as engine_package
 from tblock.export.engine.compilation import compile_engine

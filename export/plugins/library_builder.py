@@ -16,7 +16,7 @@ from typing import Any
 
 import tblock
 from tblock.errors import ArtifactError, ConfigError, ExportError, RuntimeUnavailable
-from tblock.export.plugins import architectures, cache, headers, library
+from tblock.export.plugins import architectures, cache_folder, headers, library
 from tblock.files import check_writable_file, disk_error, whole_file
 from tblock.machine import require_cxx_compiler
 
@@ -204,7 +204,7 @@ def _check_output(target: Path, where: str) -> None:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        hint = "" if where else f"; set {cache.VARIABLE} to a folder that can be written"
+        hint = "" if where else f"; set {cache_folder.VARIABLE} to a folder that can be written"
         raise ConfigError(
             f"{where} {target}: the folder {target.parent} cannot be made ({disk_error(error)}){hint}".strip()
         ) from error
