@@ -243,6 +243,18 @@ _PHI3_RULES = (
     *rules({"self_attn.o_proj": "attn.out", "mlp.down_proj": "ffn.down"} | _PRE),
 )
 _COHERE_NORMS = {"input_layernorm": "attn_norm"}
+_COHERE2_NEUTRAL = {
+    "layer_switch": (4,),
+    "order_of_interleaved_layers": ("local_attn_first",),
+    "rotary_pct": (1.0,),
+    "use_gated_activation": (True,),
+    "use_parallel_block": (True,),
+}
+_GEMMA_UNREAD = {
+    "hidden_act": "hidden_activation counts",
+    "sliding_window_size": "sliding_window counts",
+}
+_NO_UPPER_LAYERS = {"max_window_layers": "only Qwen's dense families count layers from it"}
 
 
 def _row(name: str, config: Any, table: dict[str, str], **more: Any) -> Family:
@@ -251,11 +263,21 @@ def _row(name: str, config: Any, table: dict[str, str], **more: Any) -> Family:
 
 
 ROWS: tuple[Family, ...] = (
-    _row("llama", _llama, _ATTENTION | _MLP | _PRE),
+    _row(
+        "llama",
+        _llama,
+        _ATTENTION | _MLP | _PRE,
+        known=IRRELEVANT | {"activation": "hidden_act counts; Falcon 3 says both"},
+    ),
     _row("mistral", _windowed, _ATTENTION | _MLP | _PRE),
     _row("qwen2", _qwen2, _ATTENTION | _MLP | _PRE),
     _row("qwen3", _qwen3, _ATTENTION | _QK_NORM | _MLP | _PRE),
-    _row("qwen3_moe", _qwen3_moe, _ATTENTION | _QK_NORM | _MLP | _PRE | _QWEN_EXPERTS),
+    _row(
+        "qwen3_moe",
+        _qwen3_moe,
+        _ATTENTION | _QK_NORM | _MLP | _PRE | _QWEN_EXPERTS,
+        known=IRRELEVANT | _NO_UPPER_LAYERS,
+    ),
     _row("mixtral", _mixtral, _ATTENTION | _PRE | _MIXTRAL_EXPERTS),
     _row("gemma", _gemma, _ATTENTION | _MLP | _PRE, embedding=_SCALED_TOKENS),
     _row(
@@ -263,14 +285,14 @@ ROWS: tuple[Family, ...] = (
         _gemma2,
         _ATTENTION | _MLP | _SANDWICH,
         embedding=_SCALED_TOKENS,
-        known=IRRELEVANT | {"hidden_act": "hidden_activation counts"},
+        known=IRRELEVANT | _GEMMA_UNREAD,
     ),
     _row(
         "gemma3_text",
         _gemma3,
         _ATTENTION | _QK_NORM | _MLP | _SANDWICH,
         embedding=_SCALED_TOKENS,
-        known=IRRELEVANT | {"hidden_act": "hidden_activation counts"},
+        known=IRRELEVANT | _GEMMA_UNREAD,
     ),
     _row("olmo2", _olmo2, _ATTENTION | _QK_NORM | _MLP | _OLMO2_NORMS),
     Family(
@@ -283,8 +305,8 @@ ROWS: tuple[Family, ...] = (
         embedding=_TOKENS,
     ),
     _row("granite", _granite, _ATTENTION | _MLP | _PRE, embedding=_MULTIPLIED_TOKENS),
-    _row("smollm3", _smollm3, _ATTENTION | _MLP | _PRE),
+    _row("smollm3", _smollm3, _ATTENTION | _MLP | _PRE, known=IRRELEVANT | _NO_UPPER_LAYERS),
     _row("cohere", _cohere, _ATTENTION | _QK_NORM | _MLP | _COHERE_NORMS),
-    _row("cohere2", _cohere2, _ATTENTION | _MLP | _COHERE_NORMS),
+    _row("cohere2", _cohere2, _ATTENTION | _MLP | _COHERE_NORMS, known=IRRELEVANT | _COHERE2_NEUTRAL),
 )
 """In the order `tblock list families` prints them."""

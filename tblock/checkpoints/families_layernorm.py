@@ -16,6 +16,7 @@ from tblock.checkpoints.family import (
     transposed,
 )
 from tblock.checkpoints.fields import Fields
+from tblock.checkpoints.irrelevant import IRRELEVANT
 from tblock.checkpoints.rope_fields import rope_fields, rope_parameters
 from tblock.errors import ConfigError
 
@@ -167,6 +168,7 @@ ROWS: tuple[Family, ...] = (
         ignored=(r"attn\.bias", r"attn\.masked_bias"),
         embedding=Embedding(tokens="wte.weight", positions="wpe.weight"),
         depth="n_layer",
+        known=IRRELEVANT | {"n_ctx": "n_positions counts"},
     ),
     Family(
         name="gpt_neox",
@@ -185,6 +187,7 @@ ROWS: tuple[Family, ...] = (
         rules=_FALCON_RULES,
         ignored=(r"self_attention\.rotary_emb\.inv_freq",),
         embedding=Embedding(tokens="word_embeddings.weight"),
+        known=IRRELEVANT | {"ff_factor": "ffn_hidden_size counts"},
     ),
 )
 """In the order `tblock list families` prints them."""

@@ -20,6 +20,7 @@ from tblock.config import BlockConfig
 from tblock.errors import ConfigError, ParityError
 from tests.families.config_defaults import defaults_of, settings_of
 from tests.families.family_cases import CASES, randomize, save_model
+from tests.families.hub_configs import HUB_CONFIGS
 
 LAYERS = (0, 1, 3, 5)
 """Of the published depth: they differ in window, rotation or experts where a family's layers do."""
@@ -116,7 +117,7 @@ def test_setting_that_nobody_reads_is_refused_by_name(name: str, tmp_path: Path)
 
 def test_list_without_reasons_would_let_them_through(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Twin: were clip_qkv on the list, the layer would be read as if it were not there."""
-    save_model(next(c for c in CASES if c.id == "llama"), tmp_path)
+    save_model(next(c for c in CASES if c.id == "mistral"), tmp_path)
     path = tmp_path / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"clip_qkv": 8.0}))
     monkeypatch.setitem(IRRELEVANT, "clip_qkv", "said without looking")
@@ -186,3 +187,27 @@ def test_wrapper_that_was_not_proven_is_refused(tmp_path: Path) -> None:
     save_file({"a": torch.ones(1)}, tmp_path / "model.safetensors")
     with pytest.raises(ConfigError, match=r"'paligemma' is not supported: it needs a mask under which"):
         open_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("model", HUB_CONFIGS)
+def test_published_model_is_read_as_transformers_reads_it(model: str) -> None:
+    """Nothing of it is refused, and what it says is what transformers takes from the same file."""
+    given = HUB_CONFIGS[model]
+    theirs = CONFIG_MAPPING[given["model_type"]].from_dict(given)
+    for layer in LAYERS[:3]:
+        ours = read(given["model_type"], given, layer)
+        assert (ours.dim, ours.num_heads) == (theirs.hidden_size, theirs.num_attention_heads)
+        rope = getattr(theirs, "rope_parameters", None)
+        if ours.rope and rope:
+            kind = "full_attention" if ours.sliding_window is None else "sliding_attention"
+            rope = rope.get(kind, rope)
+            assert ours.rope_base == rope["rope_theta"]
+            assert ours.rope_scaling == rope["rope_type"].replace("default", "none")
+            assert ours.rope_factor == rope.get("factor", 1.0)
+        kinds = getattr(theirs, "layer_types", None)
+        window = getattr(theirs, "sliding_window", None)
+        slides = kinds[layer] == "sliding_attention" if kinds else window is not None
+        assert ours.sliding_window == (window if slides else None)
+        kv_heads = getattr(theirs, "num_kv_heads", None) or getattr(theirs, "num_key_value_heads", None)
+        shared = getattr(theirs, "multi_query", False) and not theirs.new_decoder_architecture
+        assert ours.num_kv_heads == (1 if shared else kv_heads or theirs.num_attention_heads)
