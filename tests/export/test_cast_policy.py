@@ -34,11 +34,17 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
+EACH = [
+    pytest.param(name, marks=[] if name in ("float16", "float16-18") else [pytest.mark.exhaustive])
+    for name in CASES
+]
+
+
 def flavour(artifact: Artifact, name: str) -> onnx.ModelProto:
     return onnx.load(artifact.folder / name, load_external_data=False)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", EACH)
 def test_standard_graph_states_float32_everywhere_and_has_no_functions(name: str, exported: Exported) -> None:
     changes, options = CASES[name]
     artifact = exported(options=options, **changes)
@@ -53,7 +59,7 @@ def test_standard_graph_states_float32_everywhere_and_has_no_functions(name: str
             assert reading.attribute(node, "softmax_precision") == TensorProto.FLOAT
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", EACH)
 def test_graph_for_tensorrt_leaves_only_the_softmax_of_attention_open(name: str, exported: Exported) -> None:
     changes, options = CASES[name]
     artifact = exported(options=options, **changes)
@@ -68,7 +74,7 @@ def test_graph_for_tensorrt_leaves_only_the_softmax_of_attention_open(name: str,
     assert all(reading.attribute(n, "softmax_precision") is None for n in nodes)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", EACH)
 def test_both_flavours_give_the_same_bits_in_onnxruntime(name: str, exported: Exported) -> None:
     changes, options = CASES[name]
     artifact = exported(options=options, **changes)

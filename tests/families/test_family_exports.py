@@ -31,7 +31,13 @@ from tests.families.family_inputs import LENGTHS, Layer, worst_error
 RANGES: dict[str, Any] = {"batch": Range(1, 2, 3), "seq": Range(1, 7, max(LENGTHS))}
 
 
-@pytest.fixture(params=CASES, ids=lambda case: case.id)
+ONCE_A_FAMILY = [
+    pytest.param(case, id=case.id, marks=[pytest.mark.exhaustive] if "-" in case.id else []) for case in CASES
+]
+"""A family's further cases differ in what the block computes, not in how it is exported."""
+
+
+@pytest.fixture(params=ONCE_A_FAMILY)
 def saved(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Case, nn.Module, Checkpoint]:
     """A random model of the family, and the checkpoint transformers saved it as."""
     model = save_model(request.param, tmp_path / "model")
