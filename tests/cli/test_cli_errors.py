@@ -339,8 +339,14 @@ def without(packages: str, tmp_path: Path, *words: Any) -> subprocess.CompletedP
     ("package", "line"),
     [
         ("torch", "torch is not installed; pip install 'tblock[export]'"),
-        ("onnx", "onnx is not installed; pip install 'tblock[export]'"),
-        ("onnxscript", "onnxscript is not installed; pip install 'tblock[export]'"),
+        pytest.param(
+            "onnx", "onnx is not installed; pip install 'tblock[export]'", marks=pytest.mark.exhaustive
+        ),
+        pytest.param(
+            "onnxscript",
+            "onnxscript is not installed; pip install 'tblock[export]'",
+            marks=pytest.mark.exhaustive,
+        ),
         (
             "tensorrt_rtx",
             "--to tensorrt-rtx: tensorrt_rtx is not installed; pip install 'tblock[tensorrt-rtx]'",

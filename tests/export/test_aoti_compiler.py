@@ -83,9 +83,10 @@ def test_package_for_a_higher_level_says_what_it_needs(cpu: str, once: Once, tmp
     artifact = _packaged(once, cpu)
     entry = artifact.manifest.targets["aoti"]
     assert entry["compiler"].startswith(f"-march={cpu} ")
-    assert ("-mavx512bf16" in entry["compiler"]) == ("avx512_bf16" in entry["cpu_flags"])
     if cpu == "x86-64-v4":
         assert "avx512_bf16" not in entry["cpu_flags"]
+    else:  # -march=native may emit whatever this CPU has, told by name or not
+        assert ("avx512_bf16" in entry["cpu_flags"]) == ("avx512_bf16" in aoti.cpu_flags())
     assert {"avx512f", "avx512vl", "avx2"} <= set(entry["cpu_flags"])
     assert _registers(_library(artifact, tmp_path))
 
@@ -197,7 +198,7 @@ COMPILERS = {
 
 
 @X86
-@pytest.mark.parametrize("case", COMPILERS)
+@pytest.mark.parametrize("case", ["words", pytest.param("crash", marks=pytest.mark.exhaustive)])
 def test_failed_compilation_leaves_the_caller_and_what_was_built(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
