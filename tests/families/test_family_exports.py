@@ -32,7 +32,7 @@ RANGES: dict[str, Any] = {"batch": Range(1, 2, 3), "seq": Range(1, 7, max(LENGTH
 
 
 ONE_OF_A_KIND = ("llama", "qwen3_moe", "gemma3", "cohere", "gpt2", "bert")
-"""Cases whose graphs differ in kind: norms, experts, windows, layouts, positions. The others are exhaustive."""
+"""Cases whose graphs differ in kind: norms, experts, windows, layouts, positions. Others are exhaustive."""
 
 EVERY_CASE = [
     pytest.param(case, id=case.id, marks=[] if case.id in ONE_OF_A_KIND else [pytest.mark.exhaustive])
