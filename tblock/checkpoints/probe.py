@@ -16,7 +16,7 @@ from torch import Tensor
 from tblock.block import Block
 from tblock.checkpoints.checkpoint import Checkpoint
 from tblock.checkpoints.layer_copy import SMALL_WINDOW
-from tblock.checkpoints.reference import load_family_layer
+from tblock.checkpoints.reference import load_family_layer, unreadable
 from tblock.config import BlockConfig
 from tblock.errors import ExportError, ParityError, RuntimeUnavailable
 from tblock.files import disk_error
@@ -156,7 +156,11 @@ def measure(checkpoint: Checkpoint, layer: int, *, seed: int = 0) -> ProbeResult
     x_BSD, live_BS, positions_BS = probe_inputs(config, seed)
     with torch.no_grad():
         ours_BSD = block(x_BSD, live_BS, positions_BS)
-    error_BS = token_error(ours_BSD, theirs(x_BSD, live_BS, positions_BS), x_BSD)
+    try:
+        theirs_BSD = theirs(x_BSD, live_BS, positions_BS)
+    except Exception as error:
+        raise unreadable(checkpoint, error) from None
+    error_BS = token_error(ours_BSD, theirs_BSD, x_BSD)
     error_BS = np.where(np.isnan(error_BS), np.inf, error_BS)
     return ProbeResult(
         family=checkpoint.family, layer=layer, token_error=np.where(live_BS.numpy(), error_BS, np.nan)

@@ -133,7 +133,7 @@ def load_family_layer(checkpoint: Checkpoint, layer: int, *, attention: str = "e
             if system is not None:
                 raise system from error
             lacking = _lacking(str(error), checkpoint.family, transformers.__version__)
-            raise lacking or _unreadable(checkpoint, error) from None
+            raise lacking or unreadable(checkpoint, error) from None
     own = {id(p) for p in _layer_list(model.base_model)[index].parameters()}
     lost = [name for name, p in model.named_parameters() if id(p) in own and name in report["missing_keys"]]
     if lost:
@@ -159,8 +159,9 @@ def _lacking(error: str, family: str, version: str) -> RuntimeUnavailable | None
     return None
 
 
-def _unreadable(checkpoint: Checkpoint, error: Exception) -> ConfigError:
-    """transformers checks little by itself: a bad setting ends in whatever its code stumbles over."""
+def unreadable(checkpoint: Checkpoint, error: Exception) -> ConfigError:
+    """transformers checks little by itself: a bad setting ends in whatever its code stumbles over, at load or
+    when it runs."""
     reason = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST_REASON]
     return ConfigError(
         f"{checkpoint.path}: transformers cannot read this checkpoint ({reason}); "

@@ -1,5 +1,6 @@
 """The probe catches planted faults and passes random sound models (tests/families/probe_faults.py: more)."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 from tblock.checkpoints import Checkpoint, open_checkpoint
 from tblock.checkpoints.probe import LIMITS, measure, probe
-from tblock.errors import ParityError
+from tblock.errors import ConfigError, ParityError
 from tests.families.family_cases import CASES, save_model
 from tests.families.faults import FAULTS, Fault
 from tests.families.random_models import random_case
@@ -59,3 +60,14 @@ def test_nan_never_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(Checkpoint, "weights", broken)
     with pytest.raises(ParityError, match="by inf"):
         probe(checkpoint, 0)
+
+
+def test_familys_own_code_that_breaks_when_it_runs_is_one_line(tmp_path: Path) -> None:
+    """A window that is null under layers that slide: transformers takes it and stumbles over its mask."""
+    save_model(next(c for c in CASES if c.id == "qwen2"), tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"sliding_window": None}))
+    with pytest.raises(
+        ConfigError, match=r"transformers cannot read this checkpoint \(TypeError: .*--no-verify"
+    ):
+        probe(open_checkpoint(tmp_path), 1)
