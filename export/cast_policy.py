@@ -1,4 +1,4 @@
-"""Where a graph would leave the cast policy: sums, norms and softmax that do not provably run in float32.
+"""Where a graph would leave the cast policy: sums, norms, softmax and activations not provably in float32.
 
 By structure, not by value: ONNX Runtime on a CPU computes most float16 nodes in float32 and hides a lost
 cast, a GPU does not.
@@ -11,11 +11,12 @@ import onnx
 import onnx.inliner
 from onnx import ModelProto, NodeProto, TensorProto
 
+_POINTWISE = ("Elu", "Erf", "Exp", "Gelu", "Log", "Sigmoid", "Softplus", "Swish", "Tanh")
 _SUMS = (
     "LogSoftmax", "Pow", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMean",
     "ReduceProd", "ReduceSum", "ReduceSumSquare", "Softmax", "Sqrt",
 )  # fmt: skip
-"""Operators that compute in the type they read."""
+"""Operators, with those above, that compute in the type they read."""
 
 _STATED = {
     "Attention": ("softmax_precision", None),
@@ -66,7 +67,7 @@ def _look_at(node: NodeProto, types: dict[str, int]) -> Iterator[Narrow]:
     if node.op_type in _STATED:
         name, default = _STATED[node.op_type]
         given = next((a.i for a in node.attribute if a.name == name), default)
-    elif node.op_type in _SUMS:
+    elif node.op_type in (*_SUMS, *_POINTWISE):
         given = None
     else:
         return

@@ -47,6 +47,6 @@ def standard_graph(model: ModelProto) -> tuple[ModelProto, int]:
 def _refuse(narrow: list[Narrow]) -> None:
     for node in narrow:
         raise ExportError(
-            f"onnx: {node.op_type} {node.name} computes in {node.dtype}, wanted float32: sums, norms and "
-            "softmax never run in less"
+            f"onnx: {node.op_type} {node.name} computes in {node.dtype}, wanted float32: sums, norms, "
+            "softmax and activations never run in less"
         )

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tblock.config import BlockConfig
-from tblock.linear import Linear
+from tblock.linear import Linear, wide_dtype, widened
 
 
 class FeedForward(nn.Module):
@@ -32,14 +32,19 @@ class FeedForward(nn.Module):
 
 
 def gated_activation(activation: str, gate: Tensor, up: Tensor) -> Tensor:
-    """act(gate) * up; SiLU goes through the fused op."""
+    """act(gate) * up; SiLU goes through the fused op. Cast policy float32: one rounding."""
     if activation == "silu":
         return torch.ops.tblock.swiglu(gate, up)
-    return activate(activation, gate) * up
+    wide = wide_dtype(gate)
+    return widened(_nonlinear(activation, widened(gate, wide)) * widened(up, wide), gate.dtype)
 
 
 def activate(activation: str, x: Tensor) -> Tensor:
-    """The named nonlinearity, elementwise."""
+    """The named nonlinearity, elementwise. Cast policy float32: one rounding."""
+    return widened(_nonlinear(activation, widened(x, wide_dtype(x))), x.dtype)
+
+
+def _nonlinear(activation: str, x: Tensor) -> Tensor:
     if activation == "gelu":
         return F.gelu(x)
     if activation == "gelu_tanh":

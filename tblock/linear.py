@@ -29,3 +29,8 @@ class Linear(nn.Linear):
 def widened(weight: Tensor, dtype: torch.dtype) -> Tensor:
     """The weight in `dtype`; itself (and no node in a captured graph) when it already is."""
     return weight if weight.dtype == dtype else weight.to(dtype)
+
+
+def wide_dtype(x: Tensor) -> torch.dtype:
+    """What norms and activations compute in, to round once at the end."""
+    return torch.float64 if x.dtype == torch.float64 else torch.float32

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tblock import ops  # noqa: F401  (registers torch.ops.tblock)
 from tblock.config import BlockConfig
-from tblock.linear import widened
+from tblock.linear import wide_dtype, widened
 
 
 class RMSNorm(nn.Module):
@@ -38,11 +38,6 @@ class RMSNorm(nn.Module):
         unit, weight = widened(self.unit, wide), widened(self.weight, wide)
         y = torch.ops.tblock.rms_norm(widened(x, wide), unit, eps=self.eps, weight_offset=0.0)
         return widened(y * (weight + self.weight_offset if self.weight_offset else weight), x.dtype)
-
-
-def wide_dtype(x: Tensor) -> torch.dtype:
-    """What a norm computes in."""
-    return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
 class LayerNorm(nn.Module):

@@ -10,6 +10,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto
 
+from tblock import ffn
 from tblock.errors import ExportError
 from tblock.export import attention_form, onnx_bodies
 from tblock.export.cast_policy import Narrow, inlined, narrow_nodes
@@ -30,6 +31,13 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "float16-experts": ({"num_experts": 3, "experts_per_token": 2}, {"opset": 23, "dtype": "float16"}),
     "float16-mask": ({"sliding_window": 5}, {"opset": 23, "dtype": "float16", "padding_mask": True}),
+    "float16-gelu": ({"ffn": "gelu"}, {"opset": 23, "dtype": "float16"}),
+    "float16-geglu-tanh": ({"ffn": "geglu_tanh"}, {"opset": 18, "dtype": "float16"}),
+    "float16-relu2": ({"ffn": "relu2"}, {"opset": 23, "dtype": "float16"}),
+    "float16-router": (
+        {"num_experts": 3, "experts_per_token": 1, "router": "sigmoid"},
+        {"opset": 23, "dtype": "float16"},
+    ),
     "float16-soft-cap": ({"attn_soft_cap": 2.0}, {"opset": 23, "dtype": "float16"}),
 }
 
@@ -101,13 +109,13 @@ TWINS: dict[str, tuple[int, str, str, str]] = {
 }
 
 
-def lower_again(exported: Exported, opset: int) -> None:
+def lower_again(exported: Exported, opset: int, **changes: Any) -> None:
     """Export anew, with whatever was broken."""
     from tests.artifacts import export
     from tests.export.odd_block import ODD, SMALL
 
     folder = exported(options={"opset": opset}).folder.parent / "twin"
-    export(ODD, folder, **{**SMALL, "opset": opset, "dtype": "float16", "force": True})
+    export(ODD.replace(**changes), folder, **{**SMALL, "opset": opset, "dtype": "float16", "force": True})
 
 
 @pytest.mark.parametrize("twin", TWINS)
@@ -136,6 +144,12 @@ def test_softmax_in_half_is_refused(exported: Exported, monkeypatch: pytest.Monk
     monkeypatch.setattr(attention_form, "_decomposed", narrow)
     with pytest.raises(ExportError, match=r"Softmax .* computes in FLOAT16, wanted float32"):
         lower_again(exported, 18)
+
+
+def test_activation_in_half_is_refused(exported: Exported, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ffn, "wide_dtype", lambda x: x.dtype)
+    with pytest.raises(ExportError, match=r"(Gelu|Erf) .* computes in FLOAT16, wanted float32"):
+        lower_again(exported, 18, ffn="gelu")
 
 
 def test_attention_without_the_statement_is_found(exported: Exported) -> None:
