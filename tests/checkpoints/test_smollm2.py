@@ -11,6 +11,8 @@ from tblock.checkpoints import Checkpoint, open_checkpoint
 from tblock.checkpoints.probe import LIMITS, probe, token_error
 from tblock.weights import fill
 
+pytestmark = pytest.mark.exhaustive  # tests/acceptance has its layers by default
+
 TOKENS = [1, 504, 3575, 282, 4649, 314, 260, 3470, 282, 1343, 28, 527, 260, 6330, 30, 2] * 2 + [33]
 """A fixed text of 33 tokens; its residual stream jumps to about 24,900 in layer 12."""
 
