@@ -13,13 +13,15 @@ from onnx import ModelProto, NodeProto, TensorProto
 
 _POINTWISE = ("Elu", "Erf", "Exp", "Gelu", "Log", "Sigmoid", "Softplus", "Swish", "Tanh")
 _SUMS = (
-    "LogSoftmax", "Pow", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMean",
-    "ReduceProd", "ReduceSum", "ReduceSumSquare", "Softmax", "Sqrt",
+    "CumSum", "Einsum", "GlobalAveragePool", "InstanceNormalization", "LogSoftmax", "LpNormalization",
+    "MeanVarianceNormalization", "Pow", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp",
+    "ReduceMean", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Softmax", "Sqrt",
 )  # fmt: skip
 """Operators, with those above, that compute in the type they read."""
 
 _STATED = {
     "Attention": ("softmax_precision", None),
+    "GroupNormalization": ("stash_type", TensorProto.FLOAT),
     "LayerNormalization": ("stash_type", TensorProto.FLOAT),
     "RMSNormalization": ("stash_type", TensorProto.FLOAT),
 }

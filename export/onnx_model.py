@@ -111,8 +111,8 @@ def lower(
 def _softmax_reason(form: str, unstated: int) -> str:
     if unstated:
         return (
-            f"{STANDARD} states it (softmax_precision); {GRAPH} cannot, since TensorRT's importer refuses "
-            "that attribute: there it is the runtime's choice"
+            f"{STANDARD} states it (softmax_precision) for runtimes that honour it; {GRAPH} cannot, since "
+            "TensorRT's importer refuses that attribute: there it is the runtime's choice"
         )
     return "attention is spelled out in it" if form == "decomposed" else "the block's own precision"
 

@@ -92,7 +92,8 @@ def _smollm3(fields: Fields, layer: int) -> dict[str, Any]:
     slides, asked = fields.slides(layer), fields.flag("use_sliding_window")
     window = fields.count("sliding_window", None)
     config = _llama(fields, layer) | {
-        "sliding_window": window if asked and (not rotates if slides is None else slides) else None
+        # Layers that the list names slide whatever the switch says.
+        "sliding_window": window if (asked and not rotates if slides is None else slides) else None
     }
     return (
         config if rotates else {k: v for k, v in config.items() if not k.startswith("rope")} | {"rope": False}

@@ -32,7 +32,6 @@ WRAPPERS: dict[str, str] = {
     "mistral3": "mistral",
     "qwen2_audio": "qwen2",
     "smolvlm": "llama",
-    "voxtral": "llama",
 }
 """`model_type` of a model that shows a language model images or sound, to the family its `text_config` is of
 where that does not say so. On text they run the language model as it is."""
@@ -47,6 +46,7 @@ _WRAPPED_PREFIXES = tuple(
 MISSING_FEATURES: dict[str, str] = {
     "gpt_oss": "attention sinks, clamped SwiGLU with alpha, biases in router and experts",
     "granitemoe": "a row here: nothing of it was proven yet",
+    "voxtral": "the wrapper's own defaults for its language model",
     "paligemma": "a mask under which the prompt sees itself in both directions",
     "llama4_text": "chunked attention, QK norm after RoPE",
     "deepseek_v2": "multi-head latent attention",

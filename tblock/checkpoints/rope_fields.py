@@ -50,7 +50,7 @@ def rope_fields(fields: Fields, *, head_dim: int, parameters: Fields | None = No
         result["rope_low_freq_factor"] = parameters.number("low_freq_factor")
         result["rope_high_freq_factor"] = parameters.number("high_freq_factor")
     if kind == "yarn":
-        parameters.refuse("yarn", truncate=(True,))
+        parameters.refuse("yarn", truncate=(True,), finetuned=(True, False))
         result["rope_beta_fast"] = parameters.number("beta_fast", 32.0)
         result["rope_beta_slow"] = parameters.number("beta_slow", 1.0)
         result["rope_attention_factor"] = _attention_factor(parameters, result["rope_factor"])

@@ -26,8 +26,10 @@ HUB_CONFIGS: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 4, "pretraining_tp": 1, "rms_norm_eps": 1e-06, "rope_scaling": None,
         "rope_theta": 1000042, "vocab_size": 131072,
     },
-    "smollm2 135M": {
-        "model_type": "llama", "hidden_size": 576, "intermediate_size": 1536, "is_llama_config": True,
+    "smollm2 135M inside smolvlm 2": {
+        "model_type": "llama", "neftune_noise_alpha": 0.0, "pixel_shuffle_factor": 4, "qk_layer_norms": False,
+        "use_resampler": False,
+        "hidden_size": 576, "intermediate_size": 1536, "is_llama_config": True,
         "max_position_embeddings": 8192, "num_attention_heads": 9, "num_hidden_layers": 30,
         "num_key_value_heads": 3, "pad_token_id": 2, "pretraining_tp": 1, "rms_norm_eps": 1e-05,
         "rope_interleaved": False, "rope_scaling": None, "rope_theta": 100000, "tie_word_embeddings": True,
@@ -139,7 +141,8 @@ HUB_CONFIGS: dict[str, dict[str, Any]] = {
         "use_parallel_embedding": True,
     },
     "gpt 2": {
-        "model_type": "gpt2", "activation_function": "gelu_new", "attn_pdrop": 0.1, "n_ctx": 1024,
+        "model_type": "gpt2", "n_special": 0, "predict_special_tokens": True,
+        "activation_function": "gelu_new", "attn_pdrop": 0.1, "n_ctx": 1024,
         "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "layer_norm_epsilon": 1e-05,
         "summary_type": "cls_index", "task_specific_params": {"text-generation": {"do_sample": True}},
     },
@@ -157,7 +160,8 @@ HUB_CONFIGS: dict[str, dict[str, Any]] = {
         "parallel_attn": True,
     },
     "bert": {
-        "model_type": "bert", "attention_probs_dropout_prob": 0.1, "directionality": "bidi",
+        "model_type": "bert", "sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity",
+        "attention_probs_dropout_prob": 0.1, "directionality": "bidi",
         "gradient_checkpointing": False, "hidden_act": "gelu", "hidden_dropout_prob": 0.1,
         "hidden_size": 768, "intermediate_size": 3072, "layer_norm_eps": 1e-12,
         "max_position_embeddings": 512, "num_attention_heads": 12, "num_hidden_layers": 12,

@@ -147,7 +147,7 @@ VISION |= {"image_size": 8, "patch_size": 4}
 def wrapped_model(wrapper: str) -> Any:
     """A tiny model of that kind, its language model of two layers."""
     settings: dict[str, Any] = {"text_config": small_text(WRAPPERS[wrapper])}
-    if wrapper in ("qwen2_audio", "voxtral"):
+    if wrapper == "qwen2_audio":
         audio = {"d_model": 24, "encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 20}
         audio |= {
             "hidden_size": 24,
@@ -180,6 +180,17 @@ def test_language_model_inside_a_wrapper_is_read_as_on_its_own(wrapper: str, tmp
     finally:
         Checkpoint.weights = real  # type: ignore[method-assign]
     assert weights.keys() == real(checkpoint, 1).keys()
+
+
+def test_window_that_the_list_names_counts_without_the_switch(tmp_path: Path) -> None:
+    save_model(next(c for c in CASES if c.id == "smollm3"), tmp_path)
+    path = tmp_path / "config.json"
+    types = ["sliding_attention", "full_attention"]
+    given = json.loads(path.read_text()) | {"layer_types": types, "sliding_window": 5}
+    path.write_text(json.dumps(given | {"use_sliding_window": False}))
+    checkpoint = open_checkpoint(tmp_path)
+    assert [checkpoint.config(layer).sliding_window for layer in (0, 1)] == [5, None]
+    assert max(probe(checkpoint, layer).worst for layer in (0, 1)) <= LIMITS["float32"]
 
 
 def test_wrapper_that_was_not_proven_is_refused(tmp_path: Path) -> None:
