@@ -40,7 +40,7 @@ def flop_count(c: BlockFields, *, batch: int, seq: int, past: int = 0) -> int:
     """Floating point operations of one forward pass of one block, a multiply-add counted as two.
 
     Matrix products only (norms, activations and softmax are below 1 % at usual sizes); causal attention
-    counts only the keys a query sees; experts count those a token meets.
+    counts only the keys a query sees; every expert counts, since every expert computes every token.
 
     Args:
         c: the block.
@@ -50,7 +50,7 @@ def flop_count(c: BlockFields, *, batch: int, seq: int, past: int = 0) -> int:
         FLOPs.
     """
     matrices = 3 if c.gated else 2
-    experts = c.experts_per_token * c.ffn_dim + c.shared_ffn_dim if c.num_experts else c.ffn_dim
+    experts = max(c.num_experts, 1) * c.ffn_dim + c.shared_ffn_dim
     per_token = c.dim * (2 * c.q_dim + 2 * c.kv_dim) + matrices * c.dim * experts + c.dim * c.num_experts
     if c.causal:
         window = c.sliding_window or past + seq

@@ -79,7 +79,9 @@ def test_active_parameters_count_only_the_chosen_experts() -> None:
     assert sparse.parameter_count() == dense.parameter_count() + 6 * one_expert + 7 * 60
 
 
-@pytest.mark.parametrize("name", ["tiny", "bert-base", "mqa", "mlp-biases", "sandwich"])
+@pytest.mark.parametrize(
+    "name", ["tiny", "bert-base", "mqa", "mlp-biases", "sandwich", "experts", "experts-shared"]
+)
 @pytest.mark.parametrize(("batch", "seq"), [(1, 1), (2, 7), (3, 33)], ids=["B1S1", "B2S7", "B3S33"])
 def test_flop_count_of_full_attention_equals_torchs_counter(name: str, batch: int, seq: int) -> None:
     config = CONFIGS[name].replace(causal=False)
