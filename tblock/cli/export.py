@@ -72,8 +72,11 @@ def run(
         padding_mask=padding_mask, position_ids=position_ids, fusion=fusion,  # type: ignore[arg-type]
         tf32=tf32, cpu=cpu, golden=golden, force=force,
     )  # fmt: skip
+    opened = open_source(source, layer=layer, layers=layers, name=preset or "")
+    if config:
+        opened.description["name"] = config.name
     result = run_export(
-        open_source(source, layer=layer, layers=layers, name=preset or (config.name if config else "")),
+        opened,
         output_folder,
         options,
         output.progress,

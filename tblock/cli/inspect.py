@@ -34,10 +34,9 @@ def run(
         return
     config, source = manifest.configs[0], manifest.source
     first, last = source["layers"]
-    print(
-        f"{folder}: {source['kind']} {source['name']} layers {first}:{last}, {manifest.dtype}, "
-        f"tblock {manifest.tblock}"
-    )
+    from_python = source["kind"] == "config" and not source["name"]
+    origin = "a BlockConfig" if from_python else f"{source['kind']} {source['name']}"
+    print(f"{folder}: {origin} layers {first}:{last}, {manifest.dtype}, tblock {manifest.tblock}")
     print(
         f"  block: D {config.dim}, H {config.num_heads}, K {config.num_kv_heads}, E {config.head_dim}, "
         f"F {config.ffn_dim}, {config.norm_position}-{config.norm}, {config.ffn}"

@@ -14,7 +14,9 @@ from tblock.cli import output
 from tblock.cli.export_report import print_verdicts
 from tblock.manifest import read_artifact
 from tblock.presets import PRESETS
+from tblock.ranges import Range
 from tblock.runtimes import RUNTIMES
+from tests.artifacts import export
 from tests.cli.outcome import Outcome, Run
 
 
@@ -153,6 +155,22 @@ def test_inspect_for_people_shows_what_the_issue_asks(exported: tuple[Path, Outc
     ]
     assert [text for text in expected if text not in done.out] == []
     assert (done.code, done.err) == (0, "")
+
+
+def test_inspect_names_where_a_config_came_from_and_counts_every_expert(tmp_path: Path, run: Run) -> None:
+    config = preset("tiny").replace(num_experts=4, experts_per_token=1)
+    (tmp_path / "moe.json").write_text(json.dumps(config.to_dict()))
+    words = ["--config", tmp_path / "moe.json", "--seq", "1:8:16", "--no-golden"]
+    assert run("export", *words, "-o", tmp_path / "file").code == 0
+    export(config, tmp_path / "python", seq=Range(1, 8, 16), golden=False)
+    assert read_artifact(tmp_path / "file").manifest.source["kind"] == "config"
+    # Per token: q and out 64 x 64, k and v 64 x 32, the router, 4 experts; causal scores over 8 tokens.
+    per_token = 2 * 64 * 64 + 2 * 64 * 32 + 64 * 4 + 4 * 3 * 64 * config.ffn_dim
+    flops = 2 * (8 * per_token + 2 * 36 * 64)
+    for folder, origin in (("file", "config moe.json"), ("python", "a BlockConfig")):
+        told = run("inspect", tmp_path / folder).out
+        assert told.startswith(f"{tmp_path / folder}: {origin} layers 0:1, float32, ")
+        assert f"FLOPs at B 1 S 8: {flops} " in told
 
 
 @pytest.mark.parametrize(
