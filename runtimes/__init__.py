@@ -106,7 +106,7 @@ def bench(
 
     Args:
         folder: the artifact.
-        runtimes: keys of RUNTIMES, or `all`; None: those that have something to run in the artifact.
+        runtimes: keys of RUNTIMES, or `all`; None: those of the artifact's targets.
         shapes: letter to size, for example `{"B": 1, "S": 128}`; None: the optimum of the declared ranges.
         threads: CPU threads, the same for every runtime; None: the CPUs this process may use.
         seconds: spent measuring one runtime at one shape, after warm-up.

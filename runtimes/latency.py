@@ -55,7 +55,7 @@ def measure_artifact(
 ) -> Iterator[tuple[CheckRow, list[BenchRow]]]:
     """As `tblock.runtimes.measure`."""
     artifact = read_artifact(folder)
-    names = chosen_runtimes(artifact, runtimes, torch_too=True)
+    names = chosen_runtimes(artifact, runtimes, torch_too=False)
     check_options({**options, "threads": threads}, names)
     golden_path(artifact)
     sizes = [full_sizes(artifact.manifest, shape) for shape in shapes or [{}]]

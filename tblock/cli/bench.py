@@ -1,4 +1,4 @@
-"""`tblock bench`: time an artifact on every runtime that passes its check."""
+"""`tblock bench`: time an artifact on the runtimes of its targets that pass their check."""
 
 import re
 from typing import TYPE_CHECKING, Annotated

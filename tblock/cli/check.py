@@ -1,4 +1,4 @@
-"""`tblock check`: run an artifact on every runtime and judge it against float64."""
+"""`tblock check`: run an artifact on the runtimes of its targets and judge it against float64."""
 
 from typing import TYPE_CHECKING
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Folder = Annotated[Path, typer.Argument(help="The artifact folder.")]
 Runtimes = Annotated[
     str | None,
-    typer.Option("--runtime", "--runtimes", help="Comma list, or all; default what the artifact has."),
+    typer.Option("--runtime", "--runtimes", help="Comma list, or all; default those of its targets."),
 ]
 Provider = Annotated[str | None, typer.Option(help="cpu, cuda, ... for onnxruntime; never falls back.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads of each runtime.")]

@@ -9,8 +9,9 @@ import pytest
 
 from tblock.errors import ArtifactError
 from tblock.golden import GoldenCase, read_golden, write_golden
+from tblock.machine import gpu_or_none
 from tblock.manifest import GOLDEN, read_artifact
-from tblock.runtimes import RUNTIMES, BenchRow, CheckRow, bench, check, load
+from tblock.runtimes import RUNTIMES, BenchRow, CheckRow, bench, check, exit_code, load
 from tblock.runtimes.jobs import chosen_runtimes
 from tblock.runtimes.latency import _rows, disturbances, full_sizes, time_runner, work
 from tblock.runtimes.parity import golden_cases, judge_runner
@@ -112,6 +113,24 @@ def test_check_by_default_asks_the_runtimes_of_the_targets(odd32, odd16, tmp_pat
     assert chosen(odd16, ["all"], torch_too=False) == list(RUNTIMES)
     bare = edits.reseal(edits.copy(odd16, tmp_path), lambda manifest: {"targets": {}})
     assert chosen(bare, None, torch_too=False) == ["eager", "compile"]
+
+
+def test_bench_by_default_times_the_runtimes_of_the_targets(odd16):
+    rows = bench(odd16, shapes=[{"B": 1, "S": 1}], threads=1, seconds=0.01)
+    assert [(row.runtime, row.status) for row in rows] == [("onnxruntime", "PASS")]
+
+
+@pytest.mark.parametrize("verb", [check, bench])
+def test_runtimes_of_the_targets_that_are_all_missing_exit_3(odd32, tmp_path, verb):
+    if gpu_or_none() is not None:
+        pytest.skip("there is a GPU here")
+
+    def engine_only(manifest):
+        return {"targets": {"tensorrt-rtx": manifest.targets["tensorrt-rtx"]}}
+
+    rows = verb(edits.reseal(edits.copy(odd32, tmp_path), engine_only))
+    assert [(row.runtime, row.status) for row in rows] == [("tensorrt-rtx", "UNAVAILABLE")]
+    assert exit_code(rows, asked=False) == 3
 
 
 @pytest.mark.parametrize("verb", [check, bench])
