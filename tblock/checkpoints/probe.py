@@ -149,10 +149,12 @@ def measure(checkpoint: Checkpoint, layer: int, *, seed: int = 0) -> ProbeResult
     Raises:
         RuntimeUnavailable, ConfigError: as `probe`.
     """
+    # First: a tensor that does not fit is named here, where transformers only points to a report in its log.
+    weights = checkpoint.weights(layer)
     theirs = load_family_layer(checkpoint, layer)
     config = probe_config(checkpoint.config(layer), theirs.window)
     block = Block(config)
-    fill(block, checkpoint.weights(layer), dtype=torch.float32, where=str(checkpoint.path))
+    fill(block, weights, dtype=torch.float32, where=str(checkpoint.path))
     x_BSD, live_BS, positions_BS = probe_inputs(config, seed)
     with torch.no_grad():
         ours_BSD = block(x_BSD, live_BS, positions_BS)

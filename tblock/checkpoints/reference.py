@@ -120,9 +120,17 @@ def load_family_layer(checkpoint: Checkpoint, layer: int, *, attention: str = "e
                 more["config"], index, window = copy_safetensors_layer(
                     checkpoint, layer, folder, transformers
                 )
+            # Shapes that differ are refused here by name: transformers only points to a report in its log.
+            more |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
             model, report = auto.from_pretrained(
-                folder, dtype=torch.float32, attn_implementation=attention, output_loading_info=True, **more
+                folder, dtype=torch.float32, attn_implementation=attention, **more
             )
+            for name, shape, wanted in sorted(report["mismatched_keys"]):
+                name = name.partition(f".{index}.")[2] or name
+                raise ConfigError(
+                    f"{checkpoint.path}: transformers cannot read this checkpoint (layer {layer}: it takes "
+                    f"{name} as {list(wanted)}, got {list(shape)}); --no-verify-import skips the probe"
+                )
             if isinstance(checkpoint.source, GgufSource):
                 scale_rotation(model.base_model, checkpoint.source)
         except TblockError:

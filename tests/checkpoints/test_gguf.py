@@ -210,6 +210,19 @@ def test_bad_content_is_one_line_that_names_it(tmp_path: Path, kind: str) -> Non
     assert re.search(message, str(caught.value)), str(caught.value)
 
 
+def test_shape_the_familys_own_code_does_not_take_is_named(tmp_path: Path) -> None:
+    """transformers takes the experts' width from its own default, 768, and only points to its log."""
+    own = {"expert_count": 4, "expert_used_count": 2, "expert_feed_forward_length": 96}
+    arrays = {
+        name: array.take(range(96), 2 if "down" in name else 1) if "_exps" in name else array
+        for name, array in tensors("qwen3moe", np.random.default_rng(0)).items()
+    }
+    path = write_gguf(tmp_path / "m.gguf", "qwen3moe", metadata("qwen3moe", **own), arrays)
+    wanted = r"\(layer 1: it takes mlp.experts.down_proj as \[4, 96, 768\], got \[4, 96, 96\]\); --no-verify"
+    with pytest.raises(ConfigError, match=wanted):
+        measure(open_checkpoint(path), 1)
+
+
 def test_unknown_architecture_lists_the_known_ones(tmp_path: Path) -> None:
     path = write_gguf(
         tmp_path / "a.gguf", "bloom", metadata("llama"), {"token_embd.weight": np.zeros((4, 4), np.float32)}

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from tblock.checkpoints import Checkpoint, open_checkpoint
 from tblock.checkpoints.probe import LIMITS, measure, probe
@@ -60,6 +61,17 @@ def test_nan_never_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(Checkpoint, "weights", broken)
     with pytest.raises(ParityError, match="by inf"):
         probe(checkpoint, 0)
+
+
+def test_tensor_that_does_not_fit_is_named(tmp_path: Path) -> None:
+    """An expert that is too short: transformers, which stacks the experts, only points to its log."""
+    save_model(next(c for c in CASES if c.id == "mixtral"), tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    name = "layers.0.block_sparse_moe.experts.1.w1.weight"
+    weights[name] = weights[name][:-1].copy()
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ConfigError, match=rf"tensor {name} has shape \[76, 60\], the config wants "):
+        probe(open_checkpoint(tmp_path), 0)
 
 
 def test_familys_own_code_that_breaks_when_it_runs_is_one_line(tmp_path: Path) -> None:
