@@ -18,7 +18,10 @@ def run(
     to: Annotated[str, typer.Option(help="Comma list of onnx, aoti, tensorrt, tensorrt-rtx.")] = "onnx",
     dtype: Annotated[str, typer.Option(help="float32, float16 or bfloat16 (fp32, fp16, bf16).")] = "float32",
     batch: Annotated[str, typer.Option(help="MIN:OPT:MAX, MIN:MAX or one number.")] = "1:1:8",
-    seq: Annotated[str | None, typer.Option(help="Likewise, in tokens; default 1:128:2048.")] = None,
+    seq: Annotated[
+        str | None,
+        typer.Option(help="Likewise, in tokens; default 1:128:2048, at most the block's max_position."),
+    ] = None,
     opset: Annotated[int | None, typer.Option(help="Of the ONNX graph: 23 (the default) or 18.")] = None,
     padding_mask: Annotated[
         bool | None, typer.Option(help="The graph takes padding_mask [B, S]; default: where bidirectional.")
