@@ -27,13 +27,14 @@ def build(
         str, typer.Option(help="Architectures that get machine code, such as 90,120.")
     ] = "90,120",
     force: Annotated[bool, typer.Option("--force", help="Even where the cache has it.")] = False,
+    json: running.Json = False,
 ) -> None:
     """Build the library: no GPU, no nvcc and no TensorRT needed."""
     from tblock.export import plugins
     from tblock.export.plugins import architectures
 
     chosen = architectures.parse(cubins)
-    print(plugins.build(library, cubins=chosen, force=force, report=output.progress))
+    _print_path("library", plugins.build(library, cubins=chosen, force=force, report=output.progress), json)
 
 
 @app.command(name="list")
@@ -72,20 +73,28 @@ def list_(
 
 
 @app.command()
-def path() -> None:
+def path(json: running.Json = False) -> None:
     """Print where the library is."""
-    print(_library())
+    _print_path("library", _library(), json)
 
 
 @app.command()
 def wheel(
     folder: Annotated[Path, typer.Option("-o", "--output", help="Where the wheel goes.")] = Path("dist"),
     source: Annotated[Path, typer.Option(help="tblock's source tree.")] = Path(),
+    json: running.Json = False,
 ) -> None:
     """Build a platform wheel of tblock that carries the library."""
     from tblock.export.plugins.wheel import build_wheel
 
-    print(build_wheel(source, folder, report=output.progress))
+    _print_path("wheel", build_wheel(source, folder, report=output.progress), json)
+
+
+def _print_path(what: str, path: Path, json: bool) -> None:
+    if json:
+        output.print_json({what: str(path)})
+    else:
+        print(path)
 
 
 def _library() -> Path:

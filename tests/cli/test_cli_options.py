@@ -97,10 +97,10 @@ FROZEN: dict[str, set[str]] = {
     },
     "inspect": {"--json", "--verify", "folder"},
     "list": {"--json", "what"},
-    "plugin build": {"--cubins", "--force", "--output", "-o"},
+    "plugin build": {"--cubins", "--force", "--json", "--output", "-o"},
     "plugin list": {"--all", "--json"},
-    "plugin path": set(),
-    "plugin wheel": {"--output", "--source", "-o"},
+    "plugin path": {"--json"},
+    "plugin wheel": {"--json", "--output", "--source", "-o"},
     "doctor": {"--json"},
 }
 

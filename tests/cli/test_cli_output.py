@@ -192,6 +192,17 @@ def test_list_families_names_llama_with_its_evidence(run: Run) -> None:
     assert all(len(row) == len(rows[0]) > 1 for row in rows)
 
 
+@pytest.mark.parametrize(("verb", "key"), [("build", "library"), ("path", "library"), ("wheel", "wheel")])
+def test_plugin_verbs_say_where_their_file_is(
+    verb: str, key: str, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "made"
+    for name in ("build", "library_path", "wheel.build_wheel"):
+        monkeypatch.setattr(f"tblock.export.plugins.{name}", lambda *_, **__: file)
+    assert json.loads(run("plugin", verb, "--json").out) == {key: str(file)}
+    assert run("plugin", verb).out == f"{file}\n"
+
+
 def test_doctor_says_what_is_there_and_what_brings_the_rest(run: Run) -> None:
     done = run("doctor", "--json")
     rows = {row["what"]: row for row in json.loads(done.out)}
