@@ -22,6 +22,7 @@ def run(
     engine: Annotated[
         Path | None, typer.Option("-o", "--output", "--saveEngine", help="Default: in the artifact folder.")
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the artifact's engine.")] = False,
     fusion: Annotated[str, typer.Option(help="plugin, native or auto.")] = "auto",
     plugin_library: Annotated[
         Path | None, typer.Option("--plugin-library", "--dynamicPlugins", help="Default: the built one.")
@@ -77,6 +78,8 @@ def run(
     # Into an artifact it gets its name, and its place in the manifest, once it is whole.
     unnamed = folder / f".{ENGINES[runtime]}.{os.getpid()}.part"
     target = engine if engine or not of_artifact else unnamed
+    if target == unnamed and not force:
+        _refuse_replacing(folder, runtime)
     report = build_from_onnx(
         onnx,
         flavour=runtime,  # type: ignore[arg-type]
@@ -100,6 +103,19 @@ def run(
         output.print_json(report.to_dict())
     else:
         print("\n".join(report.lines()))
+
+
+def _refuse_replacing(folder: Path, runtime: str) -> None:
+    """The new engine may serve fewer shapes than the one that is there."""
+    from tblock.cli.export_report import profile_lines
+    from tblock.manifest import read_artifact
+
+    entry = read_artifact(folder).manifest.targets.get(runtime)
+    if entry:
+        raise ConfigError(
+            f"{folder}: has a {runtime} engine already ({'; '.join(profile_lines(entry))}); "
+            "--force replaces it, --output writes another"
+        )
 
 
 def _refuse_listed(engine: Path) -> None:

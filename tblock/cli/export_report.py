@@ -62,6 +62,18 @@ def print_targets(targets: dict[str, dict[str, Any]], artifact: Artifact) -> Non
         ):
             if key in entry:
                 print(f"  {key.replace('_', ' ')}: {_plain(entry[key])}")
+        for line in profile_lines(entry):
+            print(f"  {line}")
+
+
+def profile_lines(entry: dict[str, Any]) -> list[str]:
+    """The optimization profiles of an engine target: min, opt and max of each input."""
+    return [
+        f"profile {index}, {name}: min {low}, opt {opt}, max {high}"
+        for index, profile in enumerate(entry.get("profiles", ()))
+        for name, shapes in profile.items()
+        for low, opt, high in [["x".join(map(str, shape)) for shape in shapes]]
+    ]
 
 
 def print_verdicts(verdicts: dict[str, dict[str, Any]]) -> None:

@@ -51,6 +51,7 @@ FROZEN: dict[str, set[str]] = {
         "--cache",
         "--compute-capabilities",
         "--dynamicPlugins",
+        "--force",
         "--fp16",
         "--fusion",
         "--int8",

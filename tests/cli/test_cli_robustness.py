@@ -78,8 +78,17 @@ def test_rebuilt_engine_becomes_the_artifacts(link: Any, run: Run, tiny: Path, t
         # The twin: the checker, given the file.
         onnx.checker.check_model(str(copy / "model.onnx"))
     before = (tiny / "manifest.json").read_bytes()
-    done = run("build", copy, "--runtime", "tensorrt-rtx", *SHAPES)
+    old = "profile 0, x: min 1x1x64, opt 1x16x64, max 4x64x64"
+    assert f"  {old}" in run("inspect", copy).out.splitlines()
+    refused = run("build", copy, "--runtime", "tensorrt-rtx", *SHAPES)
+    assert (refused.code, refused.out) == (2, "")
+    assert refused.complaint == [
+        f"tblock: {copy}: has a tensorrt-rtx engine already ({old}); "
+        "--force replaces it, --output writes another"
+    ]
+    done = run("build", copy, "--runtime", "tensorrt-rtx", *SHAPES, "--force")
     assert done.code == 0, done.err
+    assert "  profile 0, x: min 1x1x64, opt 1x8x64, max 2x16x64" in run("inspect", copy).out.splitlines()
     assert (tiny / "manifest.json").read_bytes() == before
     artifact = read_artifact(copy)
     assert artifact.manifest.targets["tensorrt-rtx"]["profiles"] == [
