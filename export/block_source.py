@@ -12,6 +12,7 @@ from tblock.block import Block, Stack
 from tblock.checkpoints import Checkpoint
 from tblock.config import BlockConfig
 from tblock.errors import ConfigError
+from tblock.unchanged import require_unchanged
 from tblock.weights import fill, random_block_weights, tied_parameters, to_array
 
 SEED = 0
@@ -73,13 +74,23 @@ class ModuleSource:
     bytes_read = None
 
     def __init__(self, given: Block | Stack, *, layer: int | None = None, layers: str | None = None) -> None:
-        """Take the weights of all blocks, or of those that `layer` or `layers` name (see `parse_layers`)."""
-        blocks: list[Any] = [given] if isinstance(given, Block) else list(given.layers)
+        """Take the weights of all blocks, or of those that `layer` or `layers` name (see `parse_layers`).
+
+        Raises:
+            ConfigError: layers out of range, or a module that was changed beside its config and weights.
+        """
+        name, single = type(given).__name__, isinstance(given, Block)
+        blocks: list[Any] = [given] if single else list(given.layers)  # type: ignore[arg-type]
+        foreign = [type(block).__name__ for block in blocks if not isinstance(block, Block)]
+        if foreign:
+            raise ConfigError(f"{name}: layers holds a {foreign[0]}, wanted blocks only")
+        configs = [block.config for block in blocks]
+        require_unchanged(given, _empty(configs, stacked=not single), name=name)
         chosen = range(len(blocks))
         if layer is not None or layers is not None:
             chosen = parse_layers(layers, layer, len(blocks))
         blocks = blocks[chosen.start : chosen.stop]
-        self.configs: tuple[BlockConfig, ...] = tuple(block.config for block in blocks)
+        self.configs: tuple[BlockConfig, ...] = tuple(configs[chosen.start : chosen.stop])
         holder = nn.Module()
         holder.layers = nn.ModuleList(blocks)
         named = blocks[0] if len(blocks) == 1 else holder
@@ -87,7 +98,7 @@ class ModuleSource:
         self.tied = tied_parameters(named)
         self.description: dict[str, Any] = {
             "kind": "module",
-            "name": type(given).__name__,
+            "name": name,
             "layers": [chosen.start, chosen.stop],
         }
         if self.tied:
@@ -189,6 +200,8 @@ def parse_layers(text: str | None, layer: int | None, total: int) -> range:
     Raises:
         ConfigError: both given, not such a text, or outside 0 .. total - 1.
     """
+    if not isinstance(text, str | None) or not isinstance(layer, int | None):
+        raise ConfigError(f"layer={layer!r}, layers={text!r}: wanted a number, or a text such as 0:2")
     if text is not None and layer is not None:
         raise ConfigError(f"--layer {layer} and --layers {text}: give one of them")
     if text == "all":
@@ -204,9 +217,9 @@ def parse_layers(text: str | None, layer: int | None, total: int) -> range:
     return range(layer, layer + 1)
 
 
-def _empty(configs: Sequence[BlockConfig]) -> nn.Module:
+def _empty(configs: Sequence[BlockConfig], *, stacked: bool = False) -> nn.Module:
     with torch.device("meta"):
-        return Block(configs[0]) if len(configs) == 1 else Stack(configs)
+        return Stack(configs) if stacked or len(configs) > 1 else Block(configs[0])
 
 
 def _prefixes(configs: Sequence[BlockConfig]) -> list[tuple[str, BlockConfig]]:

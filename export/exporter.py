@@ -4,6 +4,7 @@ Owns the order: compare the import with the family's own code, build stage by st
 then run what was built and judge it. Each stage has a file of its own.
 """
 
+import dataclasses
 import datetime
 import importlib.metadata
 from collections.abc import Callable, Sequence
@@ -107,6 +108,9 @@ def export(
             outside the float64 budget (the artifact is there).
         RuntimeUnavailable: a tool that a target or `verify_import` needs is missing.
     """
+    known = [f.name for f in dataclasses.fields(ExportOptions)]
+    for name in options.keys() - set(known):
+        raise ConfigError(f"export({name}=...): unknown option; known: {', '.join(known)}")
     request = ExportOptions(**options)
     described = open_source(source, layer=layer, layers=layers)
     result = run_export(
@@ -133,7 +137,8 @@ def open_source(
         name: of a preset, for the manifest.
 
     Raises:
-        ConfigError: layers out of range, or a checkpoint that cannot be read.
+        ConfigError: layers out of range, a module changed beside its config and weights, a checkpoint that
+            cannot be read, or anything else.
     """
     if isinstance(source, (Block, Stack)):
         return ModuleSource(source, layer=layer, layers=layers)
@@ -145,6 +150,11 @@ def open_source(
             "layers": [chosen.start, chosen.stop],
         }
         return ConfigSource(source, layers=chosen, description=description)
+    if not isinstance(source, (str, Path)):
+        raise ConfigError(
+            f"source: got a {type(source).__name__}, wanted a BlockConfig, Block, Stack or path; "
+            "a torch.nn.TransformerEncoderLayer goes through tblock.checkpoints.from_torch_layer"
+        )
     checkpoint = open_checkpoint(source)
     return CheckpointSource(checkpoint, layers=parse_layers(layers, layer, checkpoint.num_layers))
 

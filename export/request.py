@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from tblock.config import BlockConfig
 from tblock.dtypes import float_dtype
-from tblock.errors import ConfigError, ExportError, RuntimeUnavailable
+from tblock.errors import ConfigError, RuntimeUnavailable
 from tblock.export.aoti import check_cpu, default_cpu
 from tblock.machine import require_cxx_compiler
 from tblock.manifest import TensorSpec
@@ -28,8 +28,9 @@ class ExportOptions:
 
     Attributes:
         to: targets, in order; also one text, a comma list.
-        dtype: float32, float16 or bfloat16, or a spelling of one (fp16).
-        batch, seq: declared ranges of B and S, also as texts; seq None: 1:128:2048 within max_position.
+        dtype: float32, float16 or bfloat16, a spelling of one (fp16), or torch's.
+        batch, seq: declared ranges of B and S, also as texts or tuples; seq None: 1:128:2048 within
+            max_position.
         opset: of the ONNX graph; None: 23.
         padding_mask: the graph takes `padding_mask` [B, S] bool; None: where attention is bidirectional.
         position_ids: the graph takes `position_ids` [B, S] int64 (left padding with RoPE needs them).
@@ -56,12 +57,16 @@ class ExportOptions:
 
     def __post_init__(self) -> None:
         to: Any = self.to.split(",") if isinstance(self.to, str) else self.to
+        if not isinstance(to, (tuple, list)) or not all(isinstance(name, str) for name in to):
+            raise ConfigError(f"to={to!r}: wanted names of targets; known: {', '.join(TARGETS)}")
         object.__setattr__(self, "to", tuple(dict.fromkeys(name.strip() for name in to if name.strip())))
-        object.__setattr__(self, "dtype", float_dtype(self.dtype))
+        object.__setattr__(self, "dtype", float_dtype(str(self.dtype).removeprefix("torch.")))
         for name in ("batch", "seq"):
             value: Any = getattr(self, name)
-            if isinstance(value, (str, int)):
-                object.__setattr__(self, name, Range.parse(str(value), f"--{name}"))
+            if not isinstance(value, Range) and (value is not None or name == "batch"):
+                numbers = value if isinstance(value, (tuple, list)) else (value,)
+                text = ":".join(str(number) for number in numbers)
+                object.__setattr__(self, name, Range.parse(text, f"--{name}"))
 
 
 def checked(
@@ -73,9 +78,8 @@ def checked(
         ranges: letter to Range; inputs, outputs: of the graph, in order.
 
     Raises:
-        ConfigError: an unknown target, opset or fusion, an option that nothing would read, or a sequence
-            above max_position.
-        ExportError: the target cannot compute the dtype.
+        ConfigError: an unknown target, opset or fusion, an option that nothing would read, a dtype that the
+            target cannot compute, or a sequence above max_position.
         RuntimeUnavailable: the target's package is missing.
     """
     for name, value, known in (
@@ -97,9 +101,9 @@ def checked(
         if value is not None and not set(needed) & set(options.to):
             raise ConfigError(f"{name} {value}: nothing would read it; needs --to {' or '.join(needed)}")
     if "onnx" in options.to and options.dtype == "bfloat16":
-        raise ExportError(
+        raise ConfigError(
             "--to onnx --dtype bfloat16: ONNX Runtime on CPU has no bfloat16 MatMul; "
-            "use float32 or float16, or --to tensorrt-rtx"
+            "use float32 or float16, or --to aoti or tensorrt-rtx"
         )
     for target in engines:
         package = target.replace("-", "_")
@@ -114,7 +118,7 @@ def checked(
     limit = min(c.max_position for c in configs)
     seq = options.seq or Range(1, min(DEFAULT_SEQ.opt, limit), min(DEFAULT_SEQ.max, limit))
     if seq.max > limit:
-        raise ConfigError(f"--seq {seq}: MAX is above max_position={limit}")
+        raise ConfigError(f"--seq {seq}: MAX is above the block's max_position; give at most {limit}")
     if options.batch.min < 1 or seq.min < 1:
         raise ConfigError(f"--batch {options.batch} --seq {seq}: MIN must be at least 1")
     return {"B": options.batch, "S": seq}, *_ends(options, configs)

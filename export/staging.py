@@ -59,7 +59,7 @@ def _occupied(output: Path, force: bool) -> str | None:
     if not (output.exists() or output.is_symlink()):
         return None
     if not force:
-        return "exists; give another folder, or --force to replace it"
+        return "exists; give another folder, or --force (force=True) to replace it"
     only = "--force replaces only artifact folders"
     if output.is_symlink() or not output.is_dir():
         return f"is not a folder; {only}"

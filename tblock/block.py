@@ -127,11 +127,14 @@ class Stack(nn.Module):
             configs: one config for all of its `num_layers` blocks, or one for each block.
 
         Raises:
-            ConfigError: no config, or blocks of different model width.
+            ConfigError: no config, something else, or blocks of different model width.
         """
         super().__init__()
         if isinstance(configs, BlockConfig):
             configs = [configs] * configs.num_layers
+        for config in configs:
+            if not isinstance(config, BlockConfig):
+                raise ConfigError(f"configs: got a {type(config).__name__}, wanted BlockConfigs")
         if not configs:
             raise ConfigError("configs=[]: a stack needs at least one block")
         if len({c.dim for c in configs}) > 1:

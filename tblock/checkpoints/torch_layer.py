@@ -31,7 +31,7 @@ def from_torch_layer(
     """Take over a module.
 
     Args:
-        layer: any instance; its dropout is not carried over.
+        layer: of exactly that class; its dropout is not carried over.
         causal: whether it is used with a causal mask (`is_causal` is an argument of its forward, not of the
             module).
         max_position: longest sequence (tokens).
@@ -40,10 +40,27 @@ def from_torch_layer(
         The config, and the weights by the block's state-dict names.
 
     Raises:
-        ConfigError: an activation the block does not have, or two norms with different eps.
+        ConfigError: an activation the block does not have, two norms with different eps, or anything else
+            changed since it was made (a subclass, a hook, a module put in another's place).
     """
-    if layer.norm1.eps != layer.norm2.eps:
-        raise ConfigError(f"torch layer: norm1.eps={layer.norm1.eps}: must equal norm2.eps={layer.norm2.eps}")
+    from torch import nn
+
+    from tblock.unchanged import require_unchanged
+
+    if not isinstance(layer, nn.TransformerEncoderLayer):
+        raise ConfigError(f"torch layer: got a {type(layer).__name__}, wanted a TransformerEncoderLayer")
+    built = nn.TransformerEncoderLayer(
+        layer.linear1.in_features,
+        layer.self_attn.num_heads,
+        layer.linear1.out_features,
+        activation=layer.activation,
+        layer_norm_eps=layer.norm1.eps,
+        batch_first=layer.self_attn.batch_first,
+        norm_first=layer.norm_first,
+        bias=layer.linear1.bias is not None,
+        device="meta",
+    )
+    require_unchanged(layer, built, name="torch layer", ignored=("p", "dropout"))
     return from_torch_state(
         layer.state_dict(),
         num_heads=layer.self_attn.num_heads,

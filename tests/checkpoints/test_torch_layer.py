@@ -1,5 +1,7 @@
 """torch.nn.TransformerEncoderLayer: what is refused, by value (that it agrees is in tests/families)."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
@@ -30,8 +32,37 @@ def test_tanh_gelu_is_not_taken_for_erf_gelu() -> None:
 def test_two_eps_are_refused() -> None:
     odd = layer()
     odd.norm2.eps = 1e-3
-    with pytest.raises(ConfigError, match=r"norm1.eps=1e-05: must equal norm2.eps=0.001"):
+    with pytest.raises(
+        ConfigError, match=r"norm2\.eps: is not what a new LayerNorm has \(0\.001, not 1e-05\)"
+    ):
         from_torch_layer(odd)
+
+
+class Own(nn.TransformerEncoderLayer):
+    """Of the same weights, and perhaps of another forward."""
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda taken: setattr(taken, "norm1", nn.RMSNorm(24)), r"norm1: is a .*RMSNorm, wanted"),
+        (lambda taken: taken.register_forward_hook(lambda *_: None), "has forward hooks"),
+        (lambda taken: setattr(taken.self_attn, "add_zero_attn", True), r"add_zero_attn: .*\(True, not"),
+        (lambda taken: setattr(taken, "__class__", Own), r"is a .*Own, wanted exactly"),
+    ],
+    ids=["norm", "hook", "option", "subclass"],
+)  # fmt: skip
+def test_changed_layer_is_refused_with_the_place(change: Callable[..., object], message: str) -> None:
+    taken = layer(dropout=0.3)
+    from_torch_layer(taken)
+    change(taken)
+    with pytest.raises(ConfigError, match=message):
+        from_torch_layer(taken)
+
+
+def test_another_module_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^torch layer: got a Linear, wanted a TransformerEncoderLayer$"):
+        from_torch_layer(nn.Linear(2, 3))  # type: ignore[arg-type]
 
 
 def test_both_sides_are_listed() -> None:

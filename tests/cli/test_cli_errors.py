@@ -72,7 +72,7 @@ WRONG: list[tuple[str, str, int, str]] = [
         "long",
         "export --preset tiny --seq 999 -o {out}",
         2,
-        "--seq 999:999:999: MAX is above max_position=512",
+        "--seq 999:999:999: MAX is above the block's max_position; give at most 512",
     ),
     ("layer", "export --preset tiny --layer 2 -o {out}", 2, "--layer 2: the model has layers 0 to 1"),
     (
@@ -109,14 +109,15 @@ WRONG: list[tuple[str, str, int, str]] = [
     (
         "bfloat16",
         "export --preset tiny --dtype bf16 -o {out}",
-        4,
-        "--to onnx --dtype bfloat16: ONNX Runtime on CPU has no bfloat16 MatMul; use float32 or float16",
+        2,
+        "--to onnx --dtype bfloat16: ONNX Runtime on CPU has no bfloat16 MatMul; use float32 or float16, or "
+        "--to aoti",
     ),
     (
         "output-exists",
         "export --preset tiny -o {artifact}",
         2,
-        "--output {artifact}: exists; give another folder, or --force to replace it",
+        "--output {artifact}: exists; give another folder, or --force (force=True) to replace it",
     ),
     (
         "output-no-artifact",

@@ -42,7 +42,8 @@ REFUSED: list[tuple[str, dict[str, Any], type[TblockError], str]] = [
     ("dtype", {"dtype": "float8"}, ConfigError, f"--dtype 'float8': unknown; known: {DTYPES}"),
     ("opset", {"opset": 17}, ConfigError, "--opset 17: unknown; known: 18, 23"),
     ("fusion", {"fusion": "both"}, ConfigError, "--fusion both: unknown; known: plugin, native, auto"),
-    ("long", {"seq": Range(1, 8, 4096)}, ConfigError, "--seq 1:8:4096: MAX is above max_position=512"),
+    ("long", {"seq": Range(1, 8, 4096)}, ConfigError, "--seq 1:8:4096: MAX is above the block's "
+        "max_position; give at most 512"),
     (
         "batch-0",
         {"batch": Range(0, 1, 2)},
@@ -52,9 +53,9 @@ REFUSED: list[tuple[str, dict[str, Any], type[TblockError], str]] = [
     (
         "bfloat16",
         {"dtype": "bfloat16"},
-        ExportError,
+        ConfigError,
         "--to onnx --dtype bfloat16: ONNX Runtime on CPU has no bfloat16 MatMul; "
-        "use float32 or float16, or --to tensorrt-rtx",
+        "use float32 or float16, or --to aoti or tensorrt-rtx",
     ),
 ]  # fmt: skip
 

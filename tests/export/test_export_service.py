@@ -137,6 +137,36 @@ def test_targets_and_ranges_may_be_texts() -> None:
     options = ExportOptions(to="onnx, aoti,onnx", dtype="fp16", batch="1:4", seq="8")  # type: ignore[arg-type]
     assert (options.to, options.dtype) == (("onnx", "aoti"), "float16")
     assert (options.batch, options.seq) == (Range(1, 4, 4), Range(8, 8, 8))
+    options = ExportOptions(dtype=torch.float16, batch=3, seq=(1, 16, 64))  # type: ignore[arg-type]
+    assert (options.dtype, options.batch, options.seq) == ("float16", Range(3, 3, 3), Range(1, 16, 64))
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"opste": 18}, r"^export\(opste=\.\.\.\): unknown option; known: to, dtype, batch, seq, opset, "),
+        ({"to": None}, "^to=None: wanted names of targets; known: onnx"),
+        ({"batch": None}, "^--batch 'None': wanted MIN:OPT:MAX"),
+        ({"seq": (1, 2, 3, 4)}, "^--seq '1:2:3:4': wanted MIN:OPT:MAX"),
+        ({"dtype": None}, "^--dtype 'None': unknown; known: float32"),
+        ({"layer": "1"}, "^layer='1', layers=None: wanted a number, or a text such as 0:2"),
+        ({"layers": 2}, "^layer=None, layers=2: wanted a number, or a text such as 0:2"),
+    ],
+    ids=["name", "to", "batch", "seq", "dtype", "layer", "layers"],
+)
+def test_argument_of_another_type_is_one_line(asked: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        tblock.export.export(TINY, tmp_path / "a", **asked)
+
+
+@pytest.mark.parametrize("source", [torch.nn.Linear(2, 3), None, {}], ids=["linear", "none", "dict"])
+def test_source_of_another_type_says_what_is_taken(source: Any, tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=f"^source: got a {type(source).__name__}, wanted a BlockConfig, Bl"
+    ):
+        tblock.export.export(source, tmp_path / "a")
+    with pytest.raises(ConfigError, match=r"^configs: got a Linear, wanted BlockConfigs"):
+        Stack([torch.nn.Linear(2, 3)])  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,10 @@ from tests.manifests import empty_artifact
 def test_output_that_exists_is_refused_without_force(intact: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         export(preset("tiny"), intact, **TINY)
-    assert str(caught.value) == f"--output {intact}: exists; give another folder, or --force to replace it"
+    assert (
+        str(caught.value)
+        == f"--output {intact}: exists; give another folder, or --force (force=True) to replace it"
+    )
 
 
 def test_output_that_exists_is_replaced_whole_with_force(tmp_path: Path) -> None:
