@@ -108,10 +108,21 @@ def cases(checkpoint: str | None) -> list[Case]:
     sandwich = BlockConfig(
         dim=96, num_heads=6, num_kv_heads=3, norm_position="sandwich", qk_norm="head", ffn="geglu_tanh"
     )
+    # What a layer adds is scaled down; in bfloat16 rounding x + f(x) is 0.3 of it, token by token.
+    granite = BlockConfig(
+        dim=512,
+        num_heads=8,
+        num_kv_heads=2,
+        head_dim=64,
+        ffn_dim=1024,
+        num_layers=16,
+        residual_multiplier=0.05,
+    )
     found = [
         *(random_case(name, preset(name)) for name in ("tiny", "gpt2", "bert-base", "smollm2-135m")),
         random_case("odd sizes", odd),
         random_case("sandwich", sandwich),
+        random_case("granite-like", granite),
         random_case("tiny, outlier 24000", preset("tiny"), outlier=24000.0),
         random_case("smollm2-135m, outlier 700", preset("smollm2-135m"), outlier=700.0),
     ]
@@ -196,6 +207,16 @@ def without(name: str) -> Callable[[nn.Module, Tensor], Tensor]:
     return run
 
 
+def nothing(block: nn.Module, x: Tensor) -> Tensor:
+    """Broken: the block adds nothing."""
+    return x.clone()
+
+
+def flipped(block: nn.Module, x: Tensor) -> Tensor:
+    """Broken: the block takes away what it should add."""
+    return (2 * x.double() - block(x.double())).to(x.dtype)
+
+
 def gate_up_swapped(block: nn.Module, x: Tensor) -> Tensor:
     """Broken: gate and up change places."""
     ffn = block.ffn
@@ -219,7 +240,13 @@ SOUND: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
     "float32_inside": float32_inside,
     "one_thread": one_thread,
 }
-BROKEN = {"no attention": without("attn"), "no ffn": without("ffn"), "gate_up_swapped": gate_up_swapped}
+BROKEN = {
+    "no attention": without("attn"),
+    "no ffn": without("ffn"),
+    "nothing": nothing,
+    "flipped": flipped,
+    "gate_up_swapped": gate_up_swapped,
+}
 
 
 def onnxruntime_of(

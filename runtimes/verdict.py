@@ -4,6 +4,7 @@ Owns the measure and the one table of budgets. Knows no runtime and reads no fil
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -26,8 +27,9 @@ class Budget:
     Attributes:
         k: times eager's own error, or times the floor where eager is closer than that.
         floor: relative L2 distance below which eager's accuracy is luck, not merit.
-        ceiling: relative L2 error of eager above which the dtype cannot hold the block; below 1 / k, so that
-            no budget reaches the whole of what is measured.
+        ceiling: relative L2 error of eager above which the dtype cannot hold the block, unless rounding the
+            right answer makes as much; below 1 / k, so that no other budget reaches the whole of what is
+            measured.
     """
 
     k: float
@@ -51,7 +53,8 @@ class Verdict:
 
     Attributes:
         status: PASS; AMBIGUOUS (1 to 1.5 times the allowance, fails); FAIL; REFUSED (nothing to judge by:
-            eager itself is lost in this dtype, or there is nothing to compare).
+            eager itself is lost in this dtype, rounding hides what the block adds, or there is nothing to
+            compare).
         ratio: worst error over its allowance, 1.0 at the budget; None where nothing was measured.
         error: worst over tokens of the output's relative L2 distance from float64; None likewise.
         eager_error: the same of eager; None likewise.
@@ -87,10 +90,11 @@ def judge(
     """ratio = max over tokens of e_runtime / (k max(e_eager, floor)), e the relative L2 from float64.
 
     Taken for the output and for the output minus the input, since a residual block that does nothing is
-    nearly right by any other measure; the larger counts. An error of the size that rounding the right answer
-    to the dtype makes is no ground for a refusal: beside a channel of 24,900, where a float16 ulp is 16, that
-    alone is 0.4 of what SmolLM2's layer 12 adds to its first token. And no floor is below one step of the
-    dtype's subnormals, so that a token that is 0 has one.
+    nearly right by any other measure; the larger counts. In the second, a channel weighs the less the more of
+    the change its own rounding hides: beside a channel of 24,900, where a float16 ulp is 16, that alone is
+    0.4 of what SmolLM2's layer 12 adds to its first token, and the other 575 channels show it. A token whose
+    every channel hides the change allows what adds nothing; where all tokens do, that is REFUSED. No floor is
+    below one step of the dtype's subnormals, so that a token that is 0 has one.
 
     Args:
         output: [..., D] in `dtype`, from the runtime.
@@ -124,45 +128,91 @@ def judge(
         return broken
 
     alive = np.ones(reference.shape[:-1], bool) if live is None else live
-    error, eager_error = _norm(wide - reference), _norm(wide_eager - reference)
-    scales = {name: _norm(reference)}
-    if inputs is not None:
-        scales[f"{name} - x"] = _norm(reference - inputs.astype(np.float64))
-    for measure, scale in scales.items():
-        if not scale[alive].any() and not error[alive].any():
-            nothing = f"{measure} is all zero" if alive.any() else "no token is live"
-            return _unmeasured("REFUSED", measure, f"{nothing}: agreement would prove nothing")
+    measures = _measures(wide, wide_eager, reference, inputs, dtype, name)
+    for m in measures:
+        if not m.scale[alive].any() and not m.error[alive].any():
+            nothing = f"{m.name} is all zero" if alive.any() else "no token is live"
+            return _unmeasured("REFUSED", m.name, f"{nothing}: agreement would prove nothing")
 
-    step = float(ml_dtypes.finfo(dtype).smallest_subnormal) * np.sqrt(reference.shape[-1])
-    floors = {measure: np.maximum(budget.floor * scale, step) for measure, scale in scales.items()}
+    whole = measures[0]
     worst = {
-        "error": _worst(error, scales[name], alive),
-        "eager_error": _worst(eager_error, scales[name], alive),
+        "error": _worst(whole.error, whole.scale, alive),
+        "eager_error": _worst(whole.eager, whole.scale, alive),
     }
-    rounding = budget.k * _rounding_error(reference, dtype)
-    for measure, scale in scales.items():
-        lost = alive & (eager_error > np.maximum(budget.ceiling * scale, np.maximum(rounding, step)))
+    for m in measures:
+        lost = alive & (m.eager > np.maximum(budget.ceiling * m.scale, budget.k * m.rounding))
+        blind = m.allowance >= m.scale
+        why = f"ceiling {budget.ceiling:g}"
+        if not lost.any() and blind[alive].all() and m.scale[alive].any():
+            lost, why = alive, "at every token a block that adds nothing would be within the allowance"
         if lost.any():
             token = _first(lost)
-            off = f"eager's own {measure} is off by {_ratio(eager_error, scale)[token]:.2g}"
-            reason = f"{dtype} loses this block at token {token}: {off}, ceiling {budget.ceiling:g}"
-            return Verdict(status="REFUSED", ratio=None, measure=measure, token=token, reason=reason, **worst)
+            off = f"eager's own {m.name} is off by {_ratio(m.eager, m.scale)[token]:.2g}"
+            reason = f"{dtype} loses this block at token {token}: {off}, {why}"
+            return Verdict(status="REFUSED", ratio=None, measure=m.name, token=token, reason=reason, **worst)
 
-    ratios = {
-        m: np.where(alive, error / (budget.k * np.maximum(eager_error, floors[m])), 0.0) for m in scales
-    }
-    measure = max(ratios, key=lambda m: ratios[m].max())
-    ratio = float(ratios[measure].max())
-    token = _first(ratios[measure] == ratio)
-    here, eager_here, floor_here = (
-        _ratio(part, scales[measure])[token] for part in (error, eager_error, floors[measure])
-    )
+    ratios = [np.where(alive, m.error / m.allowance, 0.0) for m in measures]
+    ratio = float(max(part.max() for part in ratios))
+    m, part = next((m, part) for m, part in zip(measures, ratios, strict=True) if part.max() == ratio)
+    token = _first(part == ratio)
+    here, eager_here, floor_here = (_ratio(p, m.scale)[token] for p in (m.error, m.eager, m.floor))
     reason = (
-        f"{measure} at token {token}: off by {here:.2g}, {ratio:.2g} of the allowance "
+        f"{m.name} at token {token}: off by {here:.2g}, {ratio:.2g} of the allowance "
         f"{budget.k:g} x max(eager {eager_here:.2g}, floor {floor_here:.2g})"
     )
     status: Judged = "PASS" if ratio <= 1.0 else "AMBIGUOUS" if ratio <= AMBIGUOUS_UP_TO else "FAIL"
-    return Verdict(status=status, ratio=ratio, measure=measure, token=token, reason=reason, **worst)
+    return Verdict(status=status, ratio=ratio, measure=m.name, token=token, reason=reason, **worst)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Measure:
+    """One comparison: L2 over the last axis for each token, [...] float64 each.
+
+    Attributes:
+        name: `y`, or `y - x`.
+        error, eager: of the runtime and of eager, from float64.
+        scale: of what is compared.
+        rounding: what rounding the right answer to the dtype is expected to make of it.
+        floor, allowance: the budget in these units.
+    """
+
+    name: str
+    error: Floats
+    eager: Floats
+    scale: Floats
+    rounding: Floats
+    floor: Floats
+    allowance: Floats
+
+
+def _measures(
+    output: Floats, eager: Floats, reference: Floats, inputs: np.ndarray | None, dtype: str, name: str
+) -> list[_Measure]:
+    """The output, and the output minus the input where there is one."""
+    budget, rounding = BUDGETS[dtype], _rounding_error(reference, dtype)
+    step = float(ml_dtypes.finfo(dtype).smallest_subnormal) * np.sqrt(reference.shape[-1])
+    found = []
+    compared: list[tuple[str, Any, Floats]] = [(name, 1.0, reference)]
+    if inputs is not None:
+        change = reference - inputs.astype(np.float64)
+        # What the floor gives each channel, against what rounding takes from it.
+        share = np.maximum(budget.floor * _norm(change), step)[..., None] / np.sqrt(reference.shape[-1])
+        compared.append((f"{name} - x", share / np.hypot(share, rounding), change))
+    for measure, weight, what in compared:
+        scale, own = _norm(weight * what), _norm(weight * (eager - reference))
+        floor = np.maximum(budget.floor * scale, step)
+        found.append(
+            _Measure(
+                name=measure,
+                error=_norm(weight * (output - reference)),
+                eager=own,
+                scale=scale,
+                rounding=np.maximum(_norm(weight * rounding), step),
+                floor=floor,
+                allowance=budget.k * np.maximum(own, floor),
+            )
+        )
+    return found
 
 
 def _check_golden(
@@ -211,19 +261,19 @@ def _norm(array: Floats) -> Floats:
 
 
 def _rounding_error(reference: Floats, dtype: str) -> Floats:
-    """Expected L2 error of rounding each token: an error uniform within an ulp has variance ulp^2 / 12.
+    """Expected error of rounding each value: an error uniform within an ulp has variance ulp^2 / 12.
 
     Args:
         reference: [..., D] float64.
         dtype: to round to.
 
     Returns:
-        [...] float64. Not the error of this very reference, which may be 0 by luck.
+        [..., D] float64. Not the error of this very reference, which may be 0 by luck.
     """
     info = ml_dtypes.finfo(dtype)
     _, exponent = np.frexp(reference)
     ulp = np.maximum(np.ldexp(float(info.eps), exponent - 1), float(info.smallest_subnormal))
-    return _norm(ulp) / np.sqrt(12.0)
+    return np.asarray(ulp / np.sqrt(12.0))
 
 
 def _ratio(part: Floats, whole: Floats) -> Floats:

@@ -190,6 +190,29 @@ def test_eager_lost_to_the_last_rounding_only_is_not_a_refusal():
     added = np.linalg.norm(reference - x.astype(np.float64))
     assert np.linalg.norm(eager.astype(np.float64) - reference) > BUDGETS["float16"].ceiling * added
     assert found.passed
+    # The other channels show that a block adds nothing, or takes away what it should add.
+    for wrong in (x, (2 * x - eager).astype(np.float16)):
+        found = judge(output=wrong, reference=reference, eager=eager, inputs=x, dtype="float16")
+        assert (found.status, found.measure) == ("FAIL", "y - x")
+
+
+def test_change_below_rounding_at_every_token_is_a_refusal():
+    """Rounding takes more than a quarter of what the block adds: adding nothing is within four times that."""
+    rng = np.random.default_rng(6)
+    # No channel is near 0, where bfloat16 is fine enough to show the change.
+    x = rng.uniform(1.0, 2.0, (2, 7, 33)).astype("bfloat16")
+    reference = x.astype(np.float64) + 0.003 * rng.standard_normal(x.shape)
+    golden = {"inputs": x, "reference": reference, "eager": reference.astype("bfloat16")}
+    for output in (golden["eager"], golden["inputs"]):
+        found = judge(output=output, dtype="bfloat16", **golden)
+        assert (found.status, found.measure) == ("REFUSED", "y - x")
+        assert "a block that adds nothing would be within the allowance" in found.reason
+    # One token that shows the change is enough to prove the block by.
+    reference[0, 3] += 0.5
+    golden["eager"] = reference.astype("bfloat16")
+    assert judge(output=golden["eager"], dtype="bfloat16", **golden).passed
+    found = judge(output=golden["inputs"], dtype="bfloat16", **golden)
+    assert (found.status, found.token) == ("FAIL", (0, 3))
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from tblock.runtimes.verdict import AMBIGUOUS_UP_TO, BUDGETS
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 SEEDS = 5
 COMPILED = ("tiny", "sandwich", "smollm2-135m layer 12", "smollm2-135m layer 28")
-LIVE = ("tiny", "odd sizes", "sandwich", "tiny, outlier 24000")
+LIVE = ("tiny", "odd sizes", "sandwich", "granite-like", "tiny, outlier 24000")
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +46,9 @@ def test_sound_executions_pass_and_broken_ones_fail(calibration, name, dtype):
     assert total(rows, "sound", "runs") == SEEDS * len(calibration.SOUND)
     assert total(rows, "sound", "pass") == total(rows, "sound", "runs"), rows
     assert total(rows, "broken", "runs") >= 2 * SEEDS
+    for row in rows:
+        if row["execution"] in ("nothing", "flipped"):
+            assert row["fail"] == row["runs"], row
     if dtype == "float32":
         # At random init a sublayer adds too little for 16 bits; trained ones are in test_deletion_twins.
         assert total(rows, "broken", "fail") == total(rows, "broken", "runs"), rows
