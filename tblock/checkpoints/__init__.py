@@ -7,10 +7,17 @@ family's own implementation.
 activation and eps itself (`from_torch_layer`), or from a state dict plus the arguments that the dict does not
 carry (`from_torch_state`), and then exported as a Block:
 
+    import torch
+    from tblock import Block
+    from tblock.checkpoints import from_torch_layer
+    from tblock.export import export
+    from tblock.weights import fill
+
+    layer = torch.nn.TransformerEncoderLayer(64, 4, batch_first=True)
     config, weights = from_torch_layer(layer, causal=False)
     block = Block(config)
-    tblock.weights.fill(block, weights, dtype=torch.float32, where="my layer")
-    tblock.export.export(block, "artifact")
+    fill(block, weights, dtype=torch.float32, where="my layer")
+    export(block, "artifact")
 """
 
 from tblock.checkpoints.checkpoint import Checkpoint

@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,16 @@ def test_python_of_readme_runs_from_top_to_bottom(tmp_path: Path) -> None:
         command = [sys.executable, "-c", source]
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
+
+
+def test_example_of_the_checkpoints_room_runs(tmp_path: Path) -> None:
+    import tblock.checkpoints
+
+    _, _, source = tblock.checkpoints.__doc__.partition("exported as a Block:\n")
+    command = [sys.executable, "-c", textwrap.dedent(source)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "artifact" / "manifest.json").is_file()
 
 
 @pytest.mark.parametrize("source", blocks("cpp"))
