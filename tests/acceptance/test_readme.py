@@ -60,6 +60,7 @@ def test_python_of_readme_runs_from_top_to_bottom(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.exhaustive
 def test_example_of_the_checkpoints_room_runs(tmp_path: Path) -> None:
     import tblock.checkpoints
 
