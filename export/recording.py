@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from tblock.errors import ExportError
 from tblock.export.engine.report import EngineReport
 from tblock.export.staging import LEFTOVER, write_error
 from tblock.files import locked, whole_file
@@ -25,20 +26,22 @@ def engine_entry(report: EngineReport) -> dict[str, Any]:
     return {"files": [report.file], "graph": GRAPH, **report.to_dict()}
 
 
-def record_engine(folder: Path, flavour: str, report: EngineReport, engine: Path) -> Artifact:
+def record_engine(artifact: Artifact, flavour: str, report: EngineReport, engine: Path) -> Artifact:
     """Make an engine part of an artifact, in place of the one it may have had.
 
     Args:
-        folder: the artifact.
+        artifact: as it was when its graph was read for the build.
         flavour: `tensorrt` or `tensorrt-rtx`.
         report: of the build.
         engine: the new file, in the folder under a name that starts with a dot; it is renamed.
 
     Raises:
         ArtifactError: the manifest is missing or damaged.
-        ExportError: the disk is full or the folder cannot be written; the old engine and manifest are intact.
+        ExportError: the disk is full, the folder cannot be written, or another export took its place: the old
+            engine and manifest are intact.
     """
-    with _changing(folder) as artifact:
+    folder = artifact.folder
+    with _changing(artifact) as artifact:
         digest = file_digest(engine)
         stem, _, kind = ENGINES[flavour].rpartition(".")
         path = folder / f"{stem}.{digest[:12]}.{kind}"
@@ -62,19 +65,35 @@ def record_engine(folder: Path, flavour: str, report: EngineReport, engine: Path
 
 def record_verdicts(artifact: Artifact, verdicts: dict[str, dict[str, Any]]) -> Artifact:
     """Write what a check found into the manifest; raises as `record_engine`."""
-    with _changing(artifact.folder) as now:
-        manifest = dataclasses.replace(now.manifest, verdicts={**now.manifest.verdicts, **verdicts})
+    with _changing(artifact) as now:
+        before, after = artifact.manifest.targets, now.manifest.targets
+        # An engine that was rebuilt meanwhile is not the one that was judged.
+        same = {n: v for n, v in verdicts.items() if n not in ENGINES or before.get(n) == after.get(n)}
+        manifest = dataclasses.replace(now.manifest, verdicts={**now.manifest.verdicts, **same})
         _replace(artifact.folder, manifest)
     return Artifact(artifact.folder, manifest)
 
 
 @contextlib.contextmanager
-def _changing(folder: Path) -> Any:
+def _changing(known: Artifact) -> Any:
+    """The artifact as it is now, locked; only its engines may be others than those of `known`."""
+    folder = known.folder
     try:
         with locked(folder):
-            yield read_artifact(folder)
+            now = read_artifact(folder)
+            left, right = (_without_engines(artifact.manifest) for artifact in (known, now))
+            if left != right:
+                raise ExportError(
+                    f"{folder}: another export took its place; nothing was recorded in it, run again"
+                )
+            yield now
     except OSError as error:
         raise write_error(folder, error) from error
+
+
+def _without_engines(manifest: Manifest) -> dict[str, Any]:
+    engines = {name for flavour in ENGINES for name in manifest.targets.get(flavour, {}).get("files", ())}
+    return {name: entry for name, entry in manifest.files.items() if name not in engines}
 
 
 def _replace(folder: Path, manifest: Manifest) -> None:

@@ -28,7 +28,14 @@ _RENAME_NOREPLACE, _RENAME_EXCHANGE = 1, 2
 """Flags of renameat2 (linux/fs.h)."""
 
 SUFFIX = ".tblock"
-"""Of a hidden folder that is being written: `.<output>.<random>.tblock`."""
+"""Of a hidden folder that is being written: `.<output>.<8 random characters>.tblock`."""
+
+_ADDED = len("..12345678") + len(SUFFIX)
+_NAME_MAX = 255
+"""Bytes of a file's name on Linux (limits.h)."""
+
+_WRITTEN = re.compile(r"\.?(golden|manifest|model|weights)\..+")
+"""Names in a folder that a killed export leaves; one that holds anything else is somebody's own."""
 
 LEFTOVER = re.compile(r"\.(manifest|model)\..+\.part|model\.(trt|rtx)\.[0-9a-f]{12}\.engine")
 """Names that only a killed process of ours leaves in an artifact folder; they stand in no manifest."""
@@ -41,12 +48,19 @@ def check_output(output: Path, force: bool) -> None:
         ConfigError: it exists (without force), is not an artifact of ours and nothing else (with force), or
             cannot be created.
     """
+    text = os.fsencode(output).decode("utf-8", "backslashreplace")
+    if text != str(output):
+        raise ConfigError(f"--output {text}: the path is not UTF-8; give another")
+    if len(os.fsencode(output.name)) + _ADDED > _NAME_MAX:
+        raise ConfigError(f"--output {output}: the name is too long; give at most {_NAME_MAX - _ADDED} bytes")
     try:
         reason = _occupied(output, force)
         if reason:
             raise ConfigError(f"--output {output}: {reason}")
+        if output.is_dir() and Path.cwd().is_relative_to(output.resolve()):
+            raise ConfigError(f"--output {output}: holds the current folder; replace it from outside")
         parent = output.absolute().parent
-        while not parent.exists():
+        while not parent.exists() and not parent.is_symlink():
             parent = parent.parent
         if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
             raise ConfigError(f"--output {output}: {parent} is not a writable folder")
@@ -93,8 +107,9 @@ def staged_folder(output: Path, force: bool) -> Iterator[Path]:
     made: list[Path] = []
     try:
         made = _make_parents(output.parent)
-        _sweep(output)
-        staging, lock = _make_staging(output)
+        with locked(output.parent):
+            _sweep(output)
+            staging, lock = _make_staging(output)
     except OSError as error:
         _remove_empty(made)
         raise ConfigError(f"--output {output}: {error.strerror}") from None
@@ -142,25 +157,27 @@ def _remove_empty(folders: list[Path]) -> None:
 
 
 def _make_staging(output: Path) -> tuple[Path, int]:
-    """A locked hidden folder; it gets the name that `_sweep` looks for only once it is locked."""
-    made = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
+    """A locked hidden folder. The caller holds the one it is in: none is swept before it is locked."""
+    made = Path(tempfile.mkdtemp(prefix=f".{output.name}.", suffix=SUFFIX, dir=output.parent))
     lock = os.open(made, os.O_RDONLY)
     with contextlib.suppress(OSError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    return made.rename(made.with_name(made.name + SUFFIX)), lock
+    return made, lock
 
 
 def _sweep(output: Path) -> None:
     """Remove what killed exports to this path left: hidden folders that no process holds."""
+    name = re.compile(rf"\.{re.escape(output.name)}\.[a-z0-9_]{{8}}{re.escape(SUFFIX)}")
     for path in output.parent.iterdir():
-        if not (path.name.startswith(f".{output.name}.") and path.name.endswith(SUFFIX)):
+        if not name.fullmatch(path.name):
             continue
         # Somebody else's, gone meanwhile, or on a filesystem without locks: left alone.
         with contextlib.suppress(OSError):
             lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(path, ignore_errors=True)
+                if all(_WRITTEN.fullmatch(held.name) for held in path.iterdir()):
+                    shutil.rmtree(path, ignore_errors=True)
             finally:
                 os.close(lock)
 

@@ -58,6 +58,8 @@ def build_engine(
     facts = read_onnx(Path(onnx))
     engine_profiles.check_profiles(profiles, facts.inputs, manifest)
     check_writable_file(output)
+    if output.exists() and not _is_engine(output):
+        raise ConfigError(f"--output {output}: is there and is no engine; it is not replaced")
     request = EngineRequest(
         onnx=str(facts.path.resolve()),
         output=str(output),
@@ -117,6 +119,13 @@ def build_from_onnx(
     return build_engine(
         path, target, flavour=flavour, profiles=profiles, options=options, manifest=manifest, judge=judge
     )
+
+
+def _is_engine(path: Path) -> bool:
+    from tblock.runtimes.engine_file import TAGS
+
+    with path.open("rb") as file:
+        return file.read(4) in TAGS.values()
 
 
 def _check_cache(folder: Path) -> None:

@@ -13,7 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tblock.errors import ExportError
 from tblock.export.engine.report import EngineReport
+from tblock.files import whole_file
 from tblock.manifest import file_digest
 
 
@@ -44,11 +46,11 @@ def find(folder: Path, name: str, output: Path) -> EngineReport | None:
     try:
         entry = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
         report = EngineReport.from_dict(entry["report"])
-        shutil.copyfile(folder / f"{name}.engine", output)
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    if file_digest(output) != entry["sha256"]:
-        output.unlink()
+        with whole_file(output) as fresh:
+            shutil.copyfile(folder / f"{name}.engine", fresh)
+            if file_digest(fresh) != entry["sha256"]:
+                raise ValueError("damaged")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ExportError):
         return None
     return replace(report, cached=True, file=output.name, caches={**report.caches, "engine": f"hit {name}"})
 

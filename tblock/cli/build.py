@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -80,25 +81,25 @@ def run(
     target = engine if engine or not of_artifact else unnamed
     if target == unnamed and not force:
         _refuse_replacing(folder, runtime)
-    report = build_from_onnx(
-        onnx,
-        flavour=runtime,  # type: ignore[arg-type]
-        output=target,
-        min_shapes=min_shapes,
-        opt_shapes=opt_shapes,
-        max_shapes=max_shapes,
-        options=options,
-        judge=(
-            lambda path, report: try_engine(
-                read_artifact(folder), path, report, None if library is None else str(library)
-            )
+    artifact = read_artifact(folder) if of_artifact else None
+
+    given = str(library) if library else None
+    try:
+        report = build_from_onnx(
+            onnx,
+            flavour=runtime,  # type: ignore[arg-type]
+            output=target,
+            min_shapes=min_shapes,
+            opt_shapes=opt_shapes,
+            max_shapes=max_shapes,
+            options=options,
+            judge=partial(try_engine, artifact, library=given) if artifact else None,
         )
-        if of_artifact
-        else None,
-    )
-    if target == unnamed:
-        artifact = record_engine(folder, runtime, report, unnamed)
-        report = dataclasses.replace(report, file=artifact.manifest.targets[runtime]["file"])
+        if artifact is not None and target == unnamed:
+            artifact = record_engine(artifact, runtime, report, unnamed)
+            report = dataclasses.replace(report, file=artifact.manifest.targets[runtime]["file"])
+    finally:
+        unnamed.unlink(missing_ok=True)
     if json:
         output.print_json(report.to_dict())
     else:

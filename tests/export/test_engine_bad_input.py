@@ -351,6 +351,21 @@ def test_engine_that_cannot_be_put_in_place_is_one_line(model: Path, monkeypatch
     assert not list(model.parent.glob(".*part"))
 
 
+@pytest.mark.parametrize("name", ["m.onnx", "weights.safetensors", "notes"])
+def test_file_that_is_no_engine_is_not_replaced(model: Path, name: str, monkeypatch) -> None:
+    monkeypatch.setattr(engine_package, "installed", lambda found: True)
+    output = model.with_name(name)
+    output = model if name == "m.onnx" else output
+    if not output.exists():
+        output.write_text("mine")
+    before = output.read_bytes()
+    with pytest.raises(
+        ConfigError, match=f"--output {output}: is there and is no engine; it is not replaced"
+    ):
+        build_from_onnx(model, flavour="tensorrt-rtx", output=output, options=QUIET, **SHAPES)
+    assert output.read_bytes() == before
+
+
 def test_engine_that_is_there_survives_a_failed_build(model: Path, monkeypatch) -> None:
     def fail(module: str, request: dict, **_: object) -> dict:
         Path(request["output"]).write_bytes(b"half")
@@ -359,10 +374,10 @@ def test_engine_that_is_there_survives_a_failed_build(model: Path, monkeypatch) 
     monkeypatch.setattr(engine_package, "installed", lambda found: True)
     monkeypatch.setattr(engine_choice, "ask", fail)
     output = model.with_name("m.engine")
-    output.write_bytes(b"old")
+    output.write_bytes(b"vtrt old")
     before = sorted(p.name for p in model.parent.iterdir())
     with pytest.raises(ExportError, match="no luck"):
         build_from_onnx(model, flavour="tensorrt-rtx", output=output, options=QUIET, **SHAPES)
-    assert output.read_bytes() == b"old"
+    assert output.read_bytes() == b"vtrt old"
     assert sorted(p.name for p in model.parent.iterdir()) == before
     shutil.rmtree(model.parent)

@@ -81,7 +81,15 @@ def test_damaged_entry_is_built_again(tmp_path: Path) -> None:
         report = build_engine(model, tmp_path / "m.engine", **arguments)
         assert not report.cached
         assert report.bytes == (tmp_path / "m.engine").stat().st_size == entry.stat().st_size
-    entry.with_suffix(".json").write_text("{}")
+    whole = entry.with_suffix(".json").read_text()
+    for damaged in ("{}", "[]", "", json.dumps({**json.loads(whole), "sha256": None})):
+        entry.with_suffix(".json").write_text(damaged)
+        (tmp_path / "m.engine").write_bytes(b"vtrt old")
+        assert engine_cache.find(cache, entry.stem, tmp_path / "m.engine") is None
+        assert (tmp_path / "m.engine").read_bytes() == b"vtrt old"
+    body = json.loads(whole)
+    del body["sha256"]
+    entry.with_suffix(".json").write_text(json.dumps(body))
     assert not build_engine(model, tmp_path / "m.engine", **arguments).cached
 
 

@@ -22,7 +22,7 @@ def test_terminate_inside_the_parser_is_one_line(tmp_path: Path, monkeypatch) ->
     monkeypatch.setattr(engine_choice, "WORKER", "registering_worker")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     output = tmp_path / "m.engine"
-    output.write_bytes(b"old")
+    output.write_bytes(b"vtrt old")
     with pytest.raises(
         ExportError, match=r"killed by SIGABRT while parsing model\.onnx; its last words: terminate"
     ):
@@ -33,7 +33,7 @@ def test_terminate_inside_the_parser_is_one_line(tmp_path: Path, monkeypatch) ->
             profiles=[models.profile()],
             options=EngineOptions(progress=False),
         )
-    assert output.read_bytes() == b"old"
+    assert output.read_bytes() == b"vtrt old"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["m.engine", "registering_worker.py"]
 
 

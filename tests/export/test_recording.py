@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tblock import preset
-from tblock.errors import ArtifactError, ConfigError
+from tblock.errors import ArtifactError, ConfigError, ExportError
 from tblock.export import recording, staging
+from tblock.export.engine.report import EngineReport
 from tblock.export.recording import record_engine, record_verdicts
 from tblock.manifest import Artifact, read_artifact
 from tblock.ranges import Range
@@ -45,7 +46,7 @@ replace = recording._replace
 if at == "before-manifest": recording._replace = kill
 if at == "after-manifest": recording._replace = lambda *a: (replace(*a), kill())
 if at == "before-name": recording.os.replace = kill
-recording.record_engine(folder, "tensorrt-rtx", report, engine)
+recording.record_engine(read_artifact(folder), "tensorrt-rtx", report, engine)
 """
 
 
@@ -95,8 +96,6 @@ def test_twin_that_keeps_the_engines_name_is_caught(
     artifact: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The engine under its old name, killed before the manifest: the digest no longer fits."""
-    from tblock.export.engine.report import EngineReport
-
     entry = artifact.manifest.targets[FLAVOUR]
     report = EngineReport.from_dict({k: v for k, v in entry.items() if k not in ("files", "graph")})
     fresh = artifact.folder / ".model.rtx.engine.1.part"
@@ -110,7 +109,7 @@ def test_twin_that_keeps_the_engines_name_is_caught(
     monkeypatch.setattr(recording.os, "replace", over_the_old)
     monkeypatch.setattr(recording, "_replace", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        record_engine(artifact.folder, FLAVOUR, report, fresh)
+        record_engine(artifact, FLAVOUR, report, fresh)
     with pytest.raises(ArtifactError):
         engine_of(artifact.folder)
 
@@ -122,3 +121,29 @@ def test_unlisted_engine_of_a_user_is_not_ours(artifact: Artifact) -> None:
         with pytest.raises(ConfigError, match=rf"holds {name}"):
             staging.check_output(artifact.folder, force=True)
         (artifact.folder / name).unlink()
+
+
+def test_artifact_that_took_the_place_of_the_known_one_gets_nothing(
+    artifact: Artifact, tmp_path: Path
+) -> None:
+    """Another export with --force while an engine was built, or a check ran: of another block."""
+    folder = artifact.folder
+    shutil.rmtree(folder)
+    export(preset("tiny").replace(causal=False), folder, seq=Range(1, 8, 16), verify=False)
+    before = (folder / "manifest.json").read_bytes()
+    with pytest.raises(ExportError, match=r"a: another export took its place; nothing was recorded in it"):
+        record_verdicts(artifact, {"onnxruntime": {"status": "PASS"}})
+    report = EngineReport.from_dict(
+        {k: v for k, v in artifact.manifest.targets[FLAVOUR].items() if k not in ("files", "graph")}
+    )
+    fresh = folder / ".model.rtx.engine.1.part"
+    fresh.write_text("new")
+    with pytest.raises(ExportError, match=r"another export took its place"):
+        record_engine(artifact, FLAVOUR, report, fresh)
+    assert (folder / "manifest.json").read_bytes() == before
+
+
+def test_verdict_of_an_engine_that_was_rebuilt_meanwhile_is_not_kept(artifact: Artifact) -> None:
+    assert record(artifact.folder, "", "next").wait() == 0
+    found = record_verdicts(artifact, {"onnxruntime": {"status": "PASS"}, FLAVOUR: {"status": "PASS"}})
+    assert found.manifest.verdicts == {"onnxruntime": {"status": "PASS"}}

@@ -257,3 +257,48 @@ def test_parents_made_for_an_export_that_breaks_off_go_with_it(tmp_path: Path) -
     (tmp_path / "his").mkdir()
     staged_nothing(tmp_path / "his" / "deep" / "er" / "out")
     assert [p.name for p in tmp_path.rglob("*")] == ["his"]
+
+
+@pytest.mark.parametrize("name", [".a.notes.tblock", ".a.12345678.tblock"], ids=["name", "content"])
+def test_hidden_folder_of_a_user_is_not_swept(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "data").write_text("his")
+    staged(tmp_path / "a")
+    assert (tmp_path / name / "data").read_text() == "his"
+
+
+def test_hidden_folder_of_a_killed_export_is_swept(tmp_path: Path) -> None:
+    for name in ("weights.safetensors", ".model.onnx.1.part"):
+        (tmp_path / ".a.12345678.tblock").mkdir(exist_ok=True)
+        (tmp_path / ".a.12345678.tblock" / name).write_text("half")
+    staged(tmp_path / "a")
+    assert [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("a" * 240, r"the name is too long; give at most 238 bytes"),
+        ("bad\udcff", r"--output .*bad\\xff: the path is not UTF-8; give another"),
+        ("link/a", r"link is not a writable folder"),
+    ],
+    ids=["long", "bytes", "dangling"],
+)
+def test_name_that_cannot_be_written_is_refused_and_leaves_nothing(
+    name: str, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "link").symlink_to("nowhere")
+    with pytest.raises(ConfigError, match=message):
+        export(preset("tiny"), tmp_path / name, **TINY)
+    assert [p.name for p in tmp_path.iterdir()] == ["link"]
+    staged(tmp_path / ("a" * 238))
+
+
+def test_current_folder_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    empty_artifact(tmp_path / "a")
+    monkeypatch.chdir(tmp_path / "a")
+    for output in (Path(), tmp_path / "a"):
+        with pytest.raises(ConfigError, match="holds the current folder; replace it from outside"):
+            staging.check_output(output, force=True)
+    monkeypatch.chdir(tmp_path)
+    staging.check_output(tmp_path / "a", force=True)

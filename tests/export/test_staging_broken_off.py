@@ -107,7 +107,7 @@ if at == "after-place":
 with staging.staged_folder(output, force=True) as folder:
     (folder / "manifest.json").write_text("new")
     if at == "writing": kill()
-    (folder / "other").write_text("new")
+    (folder / "model.x").write_text("new")
 """
 
 
@@ -116,7 +116,7 @@ with staging.staged_folder(output, force=True) as folder:
     [
         ("writing", {"manifest.json": b"old"}),
         ("before-place", {"manifest.json": b"old"}),
-        ("after-place", {"manifest.json": b"new", "other": b"new"}),
+        ("after-place", {"manifest.json": b"new", "model.x": b"new"}),
     ],
 )
 def test_kill_9_while_staging_leaves_the_old_folder_or_the_new(
