@@ -1,6 +1,7 @@
 """What an export may be asked, and the checks that come before any work."""
 
 import importlib.util
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,6 +18,9 @@ ENGINES = ("tensorrt", "tensorrt-rtx")
 TARGETS = ("onnx", "aoti", *ENGINES)
 OPSETS = (18, 23)
 """Opsets we can write: the last older runtimes take, and the default."""
+
+MOST = 2**31 - 1
+"""Of a batch or a sequence: engines count axes in int32."""
 
 DEFAULT_BATCH = Range(1, 1, 8)
 DEFAULT_SEQ = Range(1, 128, 2048)
@@ -121,7 +125,22 @@ def checked(
         raise ConfigError(f"--seq {seq}: MAX is above the block's max_position; give at most {limit}")
     if options.batch.min < 1 or seq.min < 1:
         raise ConfigError(f"--batch {options.batch} --seq {seq}: MIN must be at least 1")
+    if max(options.batch.max, seq.max) > MOST:
+        raise ConfigError(f"--batch {options.batch} --seq {seq}: MAX must be at most {MOST}")
+    _check_memory(configs)
     return {"B": options.batch, "S": seq}, *_ends(options, configs)
+
+
+def _check_memory(configs: Sequence[BlockConfig]) -> None:
+    """Refuse what this machine cannot hold once: parameters as float32, RoPE tables as they are computed."""
+    rope = max(16 * c.max_position * (c.rope_dim or 0) if c.rope else 0 for c in configs)
+    needed = 4 * sum(c.parameter_count() for c in configs) + rope
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > there:
+        raise ConfigError(
+            f"{len(configs)} blocks of dim={configs[0].dim}, max_position={configs[0].max_position} take "
+            f"{needed >> 30} GiB, this machine has {there >> 30}; export fewer layers"
+        )
 
 
 def _ends(

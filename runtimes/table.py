@@ -93,14 +93,18 @@ def runtime_row(name: str) -> RuntimeRow:
     return RUNTIMES[name]
 
 
+_MOST_THREADS = 1024
+"""More than any machine has cores; pools of a hundred thousand start for minutes."""
+
+
 def check_threads(threads: object) -> None:
     """Refuse a number of CPU threads that is none; None: the runtime's choice.
 
     Raises:
-        ArtifactError: not a whole number above 0.
+        ArtifactError: not a whole number above 0, or absurd.
     """
-    if threads is not None and (not isinstance(threads, int) or threads < 1):
-        raise ArtifactError(f"threads={threads!r}: must be at least 1")
+    if threads is not None and (not isinstance(threads, int) or not 1 <= threads <= _MOST_THREADS):
+        raise ArtifactError(f"threads={threads!r}: must be at least 1 and at most {_MOST_THREADS}")
 
 
 def missing_target(artifact: Artifact, name: str) -> str | None:

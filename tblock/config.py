@@ -17,6 +17,7 @@ from tblock import counts
 from tblock.config_checks import check_combinations, check_types, positive
 from tblock.config_fields import BlockFields
 from tblock.errors import ConfigError
+from tblock.files import read_json
 
 FFN_MULTIPLE = 64
 """Gated hidden widths are rounded down to a multiple of this (8/3 D; 64 keeps GEMM tiles full)."""
@@ -126,7 +127,7 @@ class BlockConfig(BlockFields):
             ConfigError: the file is missing, is not JSON, or its fields make no sense.
         """
         try:
-            fields = json.loads(Path(path).read_text(encoding="utf-8"))
+            fields = read_json(Path(path), pipe=True)
         except OSError as error:
             raise ConfigError(
                 f"config {path}: {error.strerror or error}; give a JSON file of BlockConfig fields"

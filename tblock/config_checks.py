@@ -30,6 +30,10 @@ _CHOICES = {
     "ffn": FeedForward,
     "router": Router,
 }
+_MOST_INT, _MOST_FLOAT = 2**31 - 1, 1e30
+"""No tensor axis is counted past an int32, and float32 holds no more than 3.4e38."""
+_MOST = {"num_layers": 10_000, "num_experts": 10_000}
+"""Modules are built one by one; the largest published models have 126 layers and 384 experts."""
 _LLAMA3 = ("rope_low_freq_factor", "rope_high_freq_factor")
 _YARN = ("rope_beta_fast", "rope_beta_slow")
 
@@ -51,10 +55,16 @@ def check_types(c: BlockFields) -> None:
         elif int in kinds:
             good = isinstance(value, int) and not isinstance(value, bool)
         else:
-            good = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+            # Not isfinite: an int may be too large to be a float.
+            good = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < math.inf
         if not good:
             wanted = "a finite float" if float in kinds else "true or false" if bool in kinds else "an int"
             raise ConfigError(f"{name}={value!r}: must be {wanted}")
+        most = _MOST.get(name, _MOST_INT if int in kinds else _MOST_FLOAT)
+        if abs(value) > most:
+            raise ConfigError(
+                f"{name}={str(value)[:20]}{'...' * (len(str(value)) > 20)}: must be at most {most:g}"
+            )
 
 
 def positive(c: BlockFields, *names: str) -> None:

@@ -5,13 +5,18 @@ errors of the disk in one line. Imports only the standard library.
 import contextlib
 import errno
 import fcntl
+import json
 import os
 import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from tblock.errors import ConfigError, ExportError
+
+_MOST_JSON = 256 << 20
+"""Bytes. The largest known file is the index of a sharded mixture, a few MB."""
 
 
 def check_writable_file(path: Path, where: str = "") -> None:
@@ -59,6 +64,33 @@ def whole_file(target: Path, where: str = "") -> Iterator[Path]:
         raise ExportError(f"{where} {target}: {disk_error(error)}; nothing was changed".strip()) from error
     finally:
         fresh.unlink(missing_ok=True)
+
+
+def read_json(path: Path, *, pipe: bool = False) -> Any:
+    """A JSON file of the user's, or of an artifact.
+
+    Args:
+        path: the file.
+        pipe: it may also be a pipe, as a shell's `<(...)` is.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: not a regular file, too large, not UTF-8, not JSON, nested too deep, or text that UTF-8
+            cannot hold.
+    """
+    if path.exists() and not (path.is_file() or pipe):
+        raise ValueError("not a regular file")
+    with path.open("rb") as file:
+        data = file.read(_MOST_JSON + 1)
+    if len(data) > _MOST_JSON:
+        raise ValueError(f"more than {_MOST_JSON >> 20} MiB")
+    try:
+        value = json.loads(data.decode("utf-8"))
+        # Half of a surrogate pair, which JSON can spell and UTF-8 cannot.
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+    return value
 
 
 def disk_error(error: OSError) -> str:

@@ -6,15 +6,19 @@ from people you trust. Imports no torch.
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
+from collections.abc import Container, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tblock.config import BlockConfig
 from tblock.errors import ArtifactError
+from tblock.files import read_json
 from tblock.ranges import Range
+from tblock.schema import faults
 
 FORMAT = "1.1"
 """MAJOR.MINOR. A reader refuses a MAJOR it does not know, and ignores what it does not know of a newer MINOR
@@ -152,7 +156,7 @@ def read_artifact(folder: str | Path) -> Artifact:
     folder = Path(folder)
     path = folder / NAME
     try:
-        body = json.loads(path.read_text(encoding="utf-8"))
+        body = read_json(path)
     except FileNotFoundError:
         what = "no manifest.json in it" if folder.is_dir() else "no such folder"
         raise ArtifactError(
@@ -169,6 +173,11 @@ def read_artifact(folder: str | Path) -> Artifact:
     said = body.pop("digest", None)
     if said != digest(body):
         raise ArtifactError(f"{path}: digest mismatch, the manifest was changed or damaged; export again")
+    newer = _minor(body["format"]) > _minor(FORMAT)
+    schema = _schema()
+    fault = next(faults({**body, "digest": said}, schema, schema["$defs"], words=not newer), None)
+    if fault:
+        raise ArtifactError(f"{path}: {fault}; export again")
     try:
         return Artifact(folder, _parse(body))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -176,6 +185,7 @@ def read_artifact(folder: str | Path) -> Artifact:
 
 
 def _parse(body: dict[str, Any]) -> Manifest:
+    _check_names(body)
     specs = {
         side: tuple(
             TensorSpec(
@@ -210,7 +220,29 @@ def _parse(body: dict[str, Any]) -> Manifest:
 
 
 def _minor(version: str) -> int:
-    return int(version.partition(".")[2])
+    minor = version.partition(".")[2]
+    return int(minor) if minor.isdecimal() else 0
+
+
+@functools.cache
+def _schema() -> dict[str, Any]:
+    return json.loads((Path(__file__).parent / "manifest.schema.json").read_text(encoding="utf-8"))
+
+
+def _check_names(body: dict[str, Any]) -> None:
+    """Refuse a name that stands for nothing: a file, a dimension's letter, an input (ValueError)."""
+    inputs = [spec["name"] for spec in body["inputs"]]
+    for target, entry in body["targets"].items():
+        _require(entry["files"], body["files"], f"targets.{target}.files")
+    for spec in (*body["inputs"], *body["outputs"]):
+        _require([d for d in spec["dims"] if isinstance(d, str)], body["ranges"], f"{spec['name']}: dims")
+        _require([spec[n] for n in ("residual", "live") if n in spec], inputs, spec["name"])
+
+
+def _require(names: Iterable[str], known: Container[str], where: str) -> None:
+    for name in names:
+        if name not in known:
+            raise ValueError(f"{where}: {name!r} is not in the manifest")
 
 
 def file_digest(path: Path) -> str:

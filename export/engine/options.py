@@ -4,6 +4,7 @@ process as JSON.
 Owns no TensorRT: which package can do what is said in `tblock.export.engine.package`.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -69,8 +70,8 @@ class EngineOptions:
             raise ConfigError(f"hardware_compatibility={self.hardware_compatibility}: known: {known}")
         if self.optimization_level is not None and not 0 <= self.optimization_level <= 5:
             raise ConfigError(f"optimization_level={self.optimization_level}: must be 0 .. 5")
-        if self.timeout <= 0:
-            raise ConfigError(f"timeout={self.timeout}: must be above 0 (seconds)")
+        if not 0 < self.timeout < math.inf:
+            raise ConfigError(f"timeout={self.timeout}: must be above 0 and finite (seconds)")
         for flag in self.builder_flags:
             _refuse_flag(flag)
 

@@ -21,9 +21,6 @@ from tblock.errors import ConfigError
 _OLD_KINDS = {"gamma": "weight", "beta": "bias"}
 """How the first BERT checkpoints (bert-base-uncased among them) call LayerNorm's parameters."""
 
-_MOST_EXPERTS = 65536
-"""Far above any model; a damaged number would have every expert's name listed until memory ends."""
-
 _WITHOUT_EMBEDDING = "golden data starts at the embedding: give the whole checkpoint, or --no-golden"
 
 
@@ -93,9 +90,6 @@ class Checkpoint:
             raise ConfigError(f"{self.path}: layer {layer}: {error}") from None
         settings.refuse(family.name, is_causal=(config.causal,))
         settings.refuse_unread(family.name, family.known, family.scope, family.advice)
-        if config.num_experts > _MOST_EXPERTS:
-            got = f"num_experts={config.num_experts}"
-            raise ConfigError(f"{self.path}: layer {layer}: {got}, wanted at most {_MOST_EXPERTS}")
         return config
 
     def weights(self, layer: int) -> dict[str, np.ndarray]:

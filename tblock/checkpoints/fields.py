@@ -1,6 +1,5 @@
 """Reading a model's own settings (config.json, GGUF metadata), with file and key in every message."""
 
-import json
 import math
 import sys
 from collections.abc import Mapping
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tblock.errors import ConfigError
+from tblock.files import read_json
 
 _REQUIRED = object()
 _TOO_MANY = 2**31
@@ -50,12 +50,12 @@ class Fields:
             ConfigError: missing, or not a JSON object.
         """
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
+            values = read_json(path)
         except OSError as error:
             raise ConfigError(
                 f"{path}: {error.strerror or error}; a checkpoint needs its config.json"
             ) from None
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise ConfigError(f"{path}: not JSON ({error})") from None
         if not isinstance(values, dict):
             raise ConfigError(f"{path}: got a JSON {type(values).__name__}, wanted an object")

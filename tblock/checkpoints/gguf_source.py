@@ -104,14 +104,21 @@ class GgufSource:
                 )
             entries[name] = _Entry(kind=reader.scalar("I"), shape=shape, offset=reader.scalar("Q"))
         alignment = self.metadata.get("general.alignment", 32)
-        start = -(-reader.position // alignment) * alignment
+        if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
+            raise ConfigError(f"{self.path}: general.alignment is {alignment!r}, wanted a power of two")
+        start, offset = _padded(reader.position, alignment), 0
         for name, entry in entries.items():
-            end = start + entry.offset + self._row_bytes(entry, name) * _rows(entry.shape)
+            # As ggml reads it: the data lie in the order of the list, each padded, without holes.
+            if entry.offset != offset:
+                got = f"tensor {name} has offset {entry.offset}"
+                raise ConfigError(f"{self.path}: {got}, wanted {offset}; fetch the file again")
+            end = start + offset + self._row_bytes(entry, name) * _rows(entry.shape)
             if end > self._file.size:
                 raise ConfigError(
                     f"{self.path}: truncated ({self._file.size} bytes, tensor {name} ends at {end})"
                 )
-            entries[name] = _Entry(kind=entry.kind, shape=entry.shape, offset=start + entry.offset)
+            entries[name] = _Entry(kind=entry.kind, shape=entry.shape, offset=start + offset)
+            offset = _padded(end - start, alignment)
         return entries
 
     def _row_bytes(self, entry: _Entry, name: str) -> int:
@@ -231,6 +238,10 @@ class _Reader:
 
 def _rows(shape: tuple[int, ...]) -> int:
     return math.prod(shape[:-1])
+
+
+def _padded(position: int, alignment: int) -> int:
+    return -(-position // alignment) * alignment
 
 
 def _gguf_package() -> Any:

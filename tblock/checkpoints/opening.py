@@ -4,7 +4,6 @@ Pickle files are refused by name, never opened.
 """
 
 import dataclasses
-import json
 import re
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from tblock.checkpoints.gguf_source import GgufSource
 from tblock.checkpoints.published import published_defaults
 from tblock.checkpoints.safetensors_source import SafetensorsSource
 from tblock.errors import ConfigError
+from tblock.files import read_json
 
 FAMILIES: dict[str, Family] = {
     row.name: row for row in families_gated.ROWS + families_layernorm.ROWS + families_encoder.ROWS
@@ -78,12 +78,18 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
         RuntimeUnavailable: a GGUF file without the gguf package.
     """
     path = Path(path)
-    if not path.exists():
+    try:
+        there = path.exists()
+    except OSError as error:
+        raise ConfigError(f"{str(path)[:200]}: {error.strerror}; give a checkpoint") from None
+    if not there:
         hub = re.fullmatch(r"[\w.-]+/[\w.-]+", str(path))
         what = "download the model first and give its folder" if hub else "give a checkpoint"
         raise ConfigError(f"{path}: no such file or folder; {what}")
     if path.is_dir():
         return _open_folder(path)
+    if not path.is_file():
+        raise ConfigError(f"{path}: not a regular file; give a checkpoint")
     if path.suffix in _PICKLES:
         raise ConfigError(f"{path}: {_pickle_hint()}")
     if path.suffix == ".safetensors":
@@ -169,9 +175,9 @@ def _open_safetensors(
 
 def _read_index(index: Path) -> dict[str, str]:
     try:
-        weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        weight_map = read_json(index)["weight_map"]
         good = isinstance(weight_map, dict) and all(isinstance(v, str) for v in weight_map.values())
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError):
         good = False
     if not good:
         raise ConfigError(f"{index}: not a safetensors index, wanted an object with weight_map")

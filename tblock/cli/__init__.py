@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 
-from tblock.errors import RuntimeUnavailable, TblockError
+from tblock.errors import ExportError, RuntimeUnavailable, TblockError
 
 INTERNAL_ERROR = 70
 """Exit code of a fault of ours (sysexits.h EX_SOFTWARE)."""
@@ -45,6 +45,9 @@ def main() -> None:
             raise
         print(f"tblock: {package} is not installed; pip install 'tblock[{extra}]'", file=sys.stderr)
         sys.exit(RuntimeUnavailable.exit_code)
+    except MemoryError as error:
+        print(f"tblock: out of memory ({error or 'no size given'}); make the block smaller", file=sys.stderr)
+        sys.exit(ExportError.exit_code)
     except Exception as error:
         # A crash must not look like exit 1, which says that parity was missed.
         if os.environ.get(TRACEBACK):

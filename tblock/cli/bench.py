@@ -1,5 +1,6 @@
 """`tblock bench`: time an artifact on the runtimes of its targets that pass their check."""
 
+import math
 import re
 from typing import TYPE_CHECKING, Annotated
 
@@ -33,8 +34,8 @@ def run(
     """Time an artifact: median and p90 of each runtime and shape, after it passed its own check."""
     from tblock.runtimes import bench
 
-    if not seconds > 0:
-        raise ConfigError(f"--seconds {seconds:g}: must be above 0")
+    if not 0 < seconds < math.inf:
+        raise ConfigError(f"--seconds {seconds:g}: must be above 0 and finite")
     sizes = [_shape(text) for text in spelling.names(shapes)] if shapes else None
     given = running.asked(
         folder,

@@ -130,6 +130,15 @@ def _patched(path: Path, offset: int, new: bytes) -> None:
     path.write_bytes(content)
 
 
+def _offset_flipped(path: Path) -> None:
+    """One bit, so that attn_v lies where another tensor does: nothing but the offset says so."""
+    content = path.read_bytes()
+    name = b"blk.0.attn_v.weight"
+    # After the name: rank, two axes, type, offset.
+    at = content.index(name) + len(name) + 4 + 16 + 4
+    _patched(path, at, bytes([content[at], content[at + 1] ^ 0x20]))
+
+
 BAD_FILES = {
     "cut in header": (lambda p: _cut(p, 100), r"truncated in the header \(100 bytes\)"),
     "cut in data": (lambda p: _cut(p, 200_000), r"truncated \(200000 bytes, tensor \S+ ends at \d+\)"),
@@ -140,6 +149,10 @@ BAD_FILES = {
         r"GGUF version 7, wanted little-endian version 2 or 3",
     ),
     "version 1": (lambda p: _patched(p, 4, b"\x01"), r"GGUF version 1, wanted .*; convert it again$"),
+    "offset": (
+        _offset_flipped,
+        r"tensor blk\.0\.attn_v\.weight has offset \d+, wanted \d+; fetch the file again",
+    ),
     "big-endian": (lambda p: _patched(p, 4, b"\0\0\0\3"), r"big-endian GGUF"),
 }
 
@@ -171,7 +184,12 @@ _K = "blk.1.attn_k.weight"
 BAD_CONTENT = {
     "no heads": (_without("llama.attention.head_count"), r"llama.attention.head_count is missing"),
     "zero heads": (_with({"llama.attention.head_count": 0}), r"llama.attention.head_count=0, wanted"),
-    "zero alignment": (_with({"general.alignment": 0}), r"damaged GGUF header \(integer .*by zero\)"),
+    "zero alignment": (_with({"general.alignment": 0}), r"general.alignment is 0, wanted a power of two"),
+    "odd alignment": (_with({"general.alignment": 48}), r"general.alignment is 48, wanted a power of two"),
+    "alignment of a float": (
+        _with({"general.alignment": 32.0}),
+        r"general.alignment is 32.0, wanted a power",
+    ),
     "text for a number": (_with({"split.count": "two"}), r"damaged GGUF header"),
     "scaling": (
         _with({"llama.rope.scaling.type": "yarn"}),

@@ -106,6 +106,26 @@ WRONG: list[tuple[str, str, int, str]] = [
         2,
         "{file}: not a checkpoint; give a Hugging Face folder",
     ),
+    ("pipe", "export --checkpoint {pipe} -o {out}", 2, "{pipe}: not a regular file; give a checkpoint"),
+    (
+        "long-path",
+        "export --checkpoint " + "x" * 5000 + " -o {out}",
+        2,
+        "x: File name too long; give a checkpoint",
+    ),
+    (
+        "huge-batch",
+        "export --preset tiny --batch 1:1:99999999999999999999 -o {out}",
+        2,
+        "MAX must be at most 2147483647",
+    ),
+    ("endless", "bench {artifact} --seconds inf", 2, "--seconds inf: must be above 0 and finite"),
+    (
+        "threads",
+        "check {artifact} --threads 100000",
+        2,
+        "threads=100000: must be at least 1 and at most 1024",
+    ),
     (
         "bfloat16",
         "export --preset tiny --dtype bf16 -o {out}",
@@ -172,7 +192,9 @@ def test_wrong_use_is_one_line_with_its_exit_code(
         "artifact": artifact,
         "file": tmp_path / "file",
         "folder": tmp_path / "folder",
+        "pipe": tmp_path / "pipe",
     }
+    os.mkfifo(places["pipe"])
     places["file"].write_text("hello")
     places["folder"].mkdir()
     (places["folder"] / "thesis.tex").write_text("years of work")

@@ -2,6 +2,8 @@
 
 import dataclasses
 import math
+import os
+import threading
 from typing import Any
 
 import pytest
@@ -100,6 +102,10 @@ NONSENSE: list[tuple[dict[str, Any], str]] = [
         {"parallel": "one_norm", "norm_position": "post"},
         "parallel='one_norm': needs norm_position='pre', got 'post'",
     ),
+    ({"max_position": 10**11}, "max_position=100000000000: must be at most 2.14748e+09"),
+    ({"ffn_dim": 10**30}, "ffn_dim=10000000000000000000...: must be at most 2.14748e+09"),
+    ({"rope_base": 10**400}, "rope_base=10000000000000000000...: must be at most 1e+30"),
+    ({"num_layers": 10**9}, "num_layers=1000000000: must be at most 10000"),
     ({"causal": 1}, "causal=1: must be true or false"),
     ({"causal": False, "sliding_window": 8}, "sliding_window=8: needs causal=True"),
     ({"sliding_window": 0}, "sliding_window=0: must be above 0"),
@@ -184,8 +190,9 @@ def test_from_dict_bad_fields_are_named(fields: Any, message: str) -> None:
         (b"{", "not JSON"),
         (b"\xff\xfe\x00", "not JSON"),
         (b'{"dim": 64, "num_heads": 4, "norm_eps": null}', "norm_eps=None: must be a finite float"),
+        (b"[" * 100_000, "not JSON (nested too deep)"),
     ],
-    ids=["no-file", "cut", "binary", "eps-null"],
+    ids=["no-file", "cut", "binary", "eps-null", "deep"],
 )
 def test_from_json_bad_file_is_one_line(content: bytes | None, message: str, tmp_path: Any) -> None:
     path = tmp_path / "c.json"
@@ -195,6 +202,16 @@ def test_from_json_bad_file_is_one_line(content: bytes | None, message: str, tmp
         BlockConfig.from_json(path)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_file_without_an_end_is_refused_and_a_pipe_is_read(tmp_path: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^config /dev/zero: not JSON \(more than 256 MiB\)"):
+        BlockConfig.from_json("/dev/zero")
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=lambda: (tmp_path / "pipe").write_text('{"dim": 64, "num_heads": 4}'))
+    writer.start()
+    assert BlockConfig.from_json(tmp_path / "pipe").dim == 64
+    writer.join()
 
 
 def test_replace_of_one_field_checks_the_whole_again() -> None:

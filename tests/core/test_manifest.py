@@ -2,8 +2,11 @@
 
 import copy
 import dataclasses
+import functools
 import hashlib
 import json
+import operator
+import os
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -91,13 +94,46 @@ def test_artifact_path_of_a_file_the_manifest_does_not_list_is_refused(folder: P
         (lambda b: b.update(format="0.9"), f"format 0.9, this tblock reads {FORMAT}; use a newer tblock"),
         (lambda b: b.pop("format"), "not a tblock manifest (no format)"),
         (lambda b: b.update(format=1), "not a tblock manifest (no format)"),
-        (lambda b: b.pop("dtype"), "entry missing or of the wrong kind ('dtype'); export again"),
-        (lambda b: b.update(ranges=[1]), "entry missing or of the wrong kind"),
+        (lambda b: b.pop("dtype"), "dtype: missing; export again"),
+        (lambda b: b.update(ranges=[1]), "ranges: got [1], wanted object; export again"),
         (lambda b: b["ranges"].update(B=[4, 2, 1]), "entry missing or of the wrong kind"),
-        (lambda b: b["inputs"].append("x"), "entry missing or of the wrong kind"),
+        (lambda b: b["inputs"].append("x"), "inputs[2]: got 'x', wanted object; export again"),
         (lambda b: b["configs"][0].update(num_kv_heads=3), "num_kv_heads=3: must divide num_heads=4"),
+        (lambda b: b.update(targets=[]), "targets: got [], wanted object"),
+        (lambda b: b.update(configs=[]), "configs: got 0 entries, wanted 1"),
+        (lambda b: b["source"].update(layers=None), "source.layers: got None, wanted array"),
+        (lambda b: b.update(parameters="x"), "parameters: got 'x', wanted integer"),
+        (lambda b: b["verdicts"]["onnxruntime"].update(error="x"), "error: got 'x', wanted number or null"),
+        (
+            lambda b: b["targets"]["onnx"].update(files=["a"]),
+            "targets.onnx.files: 'a' is not in the manifest",
+        ),
+        (lambda b: b["files"].update({"../x": {}}), "files.../x: got '../x', wanted text like"),
+        (lambda b: b["inputs"][0].update(dims=["P", 64]), "x: dims: 'P' is not in the manifest"),
+        (lambda b: b.update(dtype="int4"), "dtype: got 'int4', wanted one of float32, float16, bfloat16"),
+        (lambda b: b["ranges"].update(B=[True, 2, 3]), "ranges.B[0]: got True, wanted integer"),
     ],
-    ids=["newer", "older", "no-format", "number", "no-dtype", "ranges", "order", "input", "config"],
+    ids=[
+        "newer",
+        "older",
+        "no-format",
+        "number",
+        "no-dtype",
+        "ranges",
+        "order",
+        "input",
+        "config",
+        "targets",
+        "no-configs",
+        "layers",
+        "text",
+        "verdict",
+        "file",
+        "path",
+        "letter",
+        "dtype",
+        "bool",
+    ],
 )
 def test_manifest_signed_but_wrong_is_one_line(folder: Path, change: Any, message: str) -> None:
     rewrite(folder, change)
@@ -136,8 +172,10 @@ def test_unknown_config_field_of_our_own_minor_is_damage(folder: Path) -> None:
         ("", "cannot be read as JSON"),
         ("{", "cannot be read as JSON"),
         ("[]", "not a tblock manifest (no format)"),
+        ("[" * 100_000, "cannot be read as JSON (nested too deep)"),
+        ('{"format": "1.1", "tblock": "\\ud800"}', "cannot be read as JSON ('utf-8' codec can't encode"),
     ],
-    ids=["none", "empty", "cut", "list"],
+    ids=["none", "empty", "cut", "list", "deep", "surrogate"],
 )
 def test_manifest_unreadable_says_so(folder: Path, content: str | None, message: str) -> None:
     (folder / NAME).unlink()
@@ -147,6 +185,39 @@ def test_manifest_unreadable_says_so(folder: Path, content: str | None, message:
         read_artifact(folder)
     assert message in str(caught.value)
     assert str(folder) in str(caught.value)
+
+
+def test_pipe_in_the_manifests_place_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / NAME)
+    with pytest.raises(ArtifactError, match="not a regular file"):
+        read_artifact(tmp_path)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_any_value_at_any_place_is_read_or_refused(folder: Path, seed: int) -> None:
+    """Every entry becomes every kind of value; a line of inspect needs no more than what was checked."""
+    from tblock.cli.inspect import run
+
+    values = [None, -1, 10**30, 1.5, "x", [], {}, True, [[]], "a\nb", {"a": 1}]
+    body = json.loads((folder / NAME).read_text(encoding="utf-8"))
+    places = [p for p in places_of(body) if p[0] not in ("digest", "configs") or len(p) < 4]
+    refused = 0
+    for at, place in enumerate(places):
+        changed = copy.deepcopy(body)
+        part = functools.reduce(operator.getitem, place[:-1], changed)
+        part[place[-1]] = values[(at + seed) % len(values)]
+        (folder / NAME).write_text(signed(changed), encoding="utf-8")
+        try:
+            run(folder, json=False)
+        except ArtifactError:
+            refused += 1
+    assert refused > len(places) / 3
+
+
+def places_of(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The way to every entry below."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [place for key, part in inner for place in [(*at, key), *places_of(part, (*at, key))]]
 
 
 def test_folder_that_is_not_there_says_so(tmp_path: Path) -> None:

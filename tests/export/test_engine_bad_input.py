@@ -8,6 +8,7 @@ import onnx
 import pytest
 from onnx import helper
 
+from tblock import preset
 from tblock.errors import ArtifactError, ConfigError, ExportError, RuntimeUnavailable, TblockError
 from tblock.export.engine import (
     choice as engine_choice,
@@ -154,14 +155,14 @@ def _manifest(folder: Path) -> Manifest:
     files = {n: {"size": (folder / n).stat().st_size, "sha256": file_digest(folder / n)} for n in names}
     return Manifest(
         tblock="0",
-        created="",
+        created="2026-01-02T03:04:05Z",
         tools={},
-        source={},
-        configs=(),
+        source={"kind": "config", "name": "", "layers": [0, 1]},
+        configs=(preset("tiny"),),
         dtype="float32",
-        parameters=0,
+        parameters=1,
         inputs=(TensorSpec(name="x", dims=("B", "S", 64), dtype="float32"),),
-        outputs=(),
+        outputs=(TensorSpec(name="y", dims=("B", "S", 64), dtype="float32"),),
         ranges={"B": Range(1, 1, 4), "S": Range(1, 16, 32)},
         targets={},
         files=files,

@@ -88,6 +88,16 @@ def test_target_whose_package_is_missing_names_the_extra(
     assert str(caught.value) == f"--to {target}: {package} is not installed; pip install 'tblock[{target}]'"
 
 
+@pytest.mark.parametrize(
+    "config",
+    [TINY.replace(dim=10**6), TINY.replace(max_position=2**31 - 1, head_dim=2**20)],
+    ids=["weights", "rope"],
+)
+def test_block_larger_than_the_machine_is_refused_before_it_is_built(config: BlockConfig) -> None:
+    with pytest.raises(ConfigError, match=r"take \d+ GiB, this machine has \d+; export fewer layers"):
+        request.checked(request.ExportOptions(), [config])
+
+
 def test_position_ids_without_rope_are_refused() -> None:
     with pytest.raises(ConfigError, match="position_ids=True: the block has no RoPE"):
         request.checked(request.ExportOptions(position_ids=True), [preset("gpt2")])

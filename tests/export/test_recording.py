@@ -19,6 +19,7 @@ from tests.artifacts import export
 from tests.conftest import Once
 
 FLAVOUR = "tensorrt-rtx"
+PASS = {"status": "PASS", "ratio": 0.1, "error": 1e-7, "eager_error": None, "where": "", "reason": ""}
 
 
 @pytest.fixture
@@ -85,10 +86,10 @@ def test_kill_9_while_recording_leaves_engine_and_manifest_that_belong_together(
 def test_two_processes_on_one_folder_take_turns(artifact: Artifact) -> None:
     folder = artifact.folder
     processes = [record(folder, "", text) for text in ("one", "two", "three", "four")]
-    record_verdicts(artifact, {"onnxruntime": {"status": "PASS"}})
+    record_verdicts(artifact, {"onnxruntime": PASS})
     assert [process.wait() for process in processes] == [0, 0, 0, 0]
     assert engine_of(folder).read_bytes() in (b"one", b"two", b"three", b"four")
-    assert read_artifact(folder).manifest.verdicts["onnxruntime"] == {"status": "PASS"}
+    assert read_artifact(folder).manifest.verdicts["onnxruntime"] == PASS
     assert {p.name for p in folder.iterdir()} == {*read_artifact(folder).manifest.files, "manifest.json"}
 
 
@@ -132,7 +133,7 @@ def test_artifact_that_took_the_place_of_the_known_one_gets_nothing(
     export(preset("tiny").replace(causal=False), folder, seq=Range(1, 8, 16), verify=False)
     before = (folder / "manifest.json").read_bytes()
     with pytest.raises(ExportError, match=r"a: another export took its place; nothing was recorded in it"):
-        record_verdicts(artifact, {"onnxruntime": {"status": "PASS"}})
+        record_verdicts(artifact, {"onnxruntime": PASS})
     report = EngineReport.from_dict(
         {k: v for k, v in artifact.manifest.targets[FLAVOUR].items() if k not in ("files", "graph")}
     )
@@ -145,5 +146,5 @@ def test_artifact_that_took_the_place_of_the_known_one_gets_nothing(
 
 def test_verdict_of_an_engine_that_was_rebuilt_meanwhile_is_not_kept(artifact: Artifact) -> None:
     assert record(artifact.folder, "", "next").wait() == 0
-    found = record_verdicts(artifact, {"onnxruntime": {"status": "PASS"}, FLAVOUR: {"status": "PASS"}})
-    assert found.manifest.verdicts == {"onnxruntime": {"status": "PASS"}}
+    found = record_verdicts(artifact, {"onnxruntime": PASS, FLAVOUR: PASS})
+    assert found.manifest.verdicts == {"onnxruntime": PASS}

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 
 import tblock.runtimes
 from tblock.golden import GoldenCase, read_golden, write_golden
-from tblock.manifest import GOLDEN, NAME, Manifest, TensorSpec
+from tblock.manifest import GOLDEN, NAME, WEIGHTS, Manifest, TensorSpec
 from tblock.ranges import Range
 from tblock.runtimes import RUNTIMES, bench, check, load
 from tests.runtimes import artifact_edits as edits
@@ -143,10 +143,16 @@ def named(tmp_path: Path) -> Path:
         wide = {name: a.astype(np.float64) if a.dtype != bool else a for name, a in inputs.items()}
         cases.append(GoldenCase(inputs, compute(**wide), compute(**inputs)))
     write_golden(tmp_path / GOLDEN, cases)
+    (tmp_path / WEIGHTS).write_bytes(b"")
     manifest = Manifest(
-        tblock="0", created="", tools={}, source={"kind": "config"}, configs=(edits.ODD,), dtype="float32",
-        parameters=0, ranges={"B": Range(1, 1, 4), "S": Range(1, 3, 8)},
-        targets={"onnx": {"files": ["model.onnx"]}}, files={"model.onnx": {}, GOLDEN: {}}, **TENSORS,
+        tblock="0", created="2026-01-02T03:04:05Z", tools={}, configs=(edits.ODD,), dtype="float32",
+        source={"kind": "config", "name": "", "layers": [0, 1]}, parameters=1,
+        ranges={"B": Range(1, 1, 4), "S": Range(1, 3, 8)},
+        targets={"onnx": {
+            "files": ["model.onnx"], "opset": 23, "ir_version": 10, "attention": "none",
+            "attention_reason": "-", "fused": {}, "nodes": 3,
+        }},
+        files={key: {"size": 0, "sha256": "0" * 64} for key in ("model.onnx", GOLDEN, WEIGHTS)}, **TENSORS,
     )  # fmt: skip
     (tmp_path / NAME).write_text(manifest.to_json(), encoding="utf-8")
     return edits.reseal(tmp_path)
