@@ -59,22 +59,27 @@ def test_openvino_reads_the_standard_graph_and_only_that(folder: Path) -> None:
     judged(folder, lambda feeds: compiled(feeds)[0])
 
 
-def test_quantizer_finds_every_weight_after_its_own_pre_processing(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["tiny", "transformer-2017", "gpt2", "bert-base", "smollm2-135m"])
+def test_quantizer_finds_every_weight_after_its_own_pre_processing(name: str, tmp_path: Path) -> None:
     from onnxruntime.quantization import quantize_dynamic
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
-    if read_artifact(folder).manifest.dtype != "float32":
-        return  # it takes float32 models only
+    config, folder = preset(name), tmp_path / "a"
+    export(config, folder, to=("onnx",), seq=(1, 8, 16), padding_mask=False)
     direct, prepared, done = (tmp_path / f"{name}.onnx" for name in ("direct", "prepared", "done"))
     quantize_dynamic(folder / STANDARD, direct)
     assert ops(direct)["MatMulInteger"] == 0
-    quant_pre_process(folder / STANDARD, prepared, skip_symbolic_shape=True)
+    if any((config.q_bias, config.ffn_bias)):
+        # Why README loads it first: what it saves for itself points to a file that is not there.
+        with pytest.raises(Exception, match=r"not regular file"):
+            quant_pre_process(folder / STANDARD, prepared, skip_symbolic_shape=True)
+    quant_pre_process(onnx.load(folder / STANDARD), prepared, skip_symbolic_shape=True)
     quantize_dynamic(prepared, done, op_types_to_quantize=["MatMul"])
-    assert (ops(done)["MatMulInteger"], ops(done)["MatMul"]) == (7, 0)
-    x = np.random.default_rng(0).standard_normal((2, 9, 64)).astype(np.float32)
+    assert (ops(done)["MatMulInteger"], ops(done)["MatMul"]) == (7 if config.gated else 6, 0)
+    x = np.random.default_rng(0).standard_normal((2, 9, config.dim)).astype(np.float32)
     y, wanted = (session(path).run(None, {"x": x})[0] for path in (done, folder / STANDARD))
     # Eight bits are no parity: only that it is the block, and not nothing, that was quantized.
-    assert 0 < np.linalg.norm(y - wanted) < np.linalg.norm(wanted - x)
+    assert 0 < np.linalg.norm(y - wanted) < 0.1 * np.linalg.norm(wanted - x)
 
 
 def ops(path: Path) -> Counter[str]:
