@@ -103,7 +103,11 @@ def compiled_for(cpu: str) -> tuple[str, list[str]]:
         told = [f"-{flag}" for flag in cpp_builder._get_cpu_arch_cflags(compiler)]
         told += cpu_vec_isa.pick_vec_isa().build_arch_flags().split()
     done = subprocess.run(
-        [compiler, *told, "-dM", "-E", "-x", "c++", os.devnull], capture_output=True, text=True, check=True
+        [compiler, *told, "-dM", "-E", "-x", "c++", os.devnull],
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        check=True,
     )
     macros = re.findall(r"#define __(?:ARM_FEATURE_)?(\w+?)(?:__)? 1$", done.stdout, re.MULTILINE)
     features = {name.lower() for name in macros} - NOT_INSTRUCTIONS

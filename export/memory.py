@@ -47,7 +47,7 @@ def measured(baseline: int | None) -> Iterator[Stage]:
     """
     stage, start = Stage(), time.perf_counter()
     try:
-        _RESET.write_text("5")
+        _RESET.write_text("5", encoding="utf-8")
         reset = True
     except OSError:
         reset = False
@@ -62,7 +62,7 @@ def measured(baseline: int | None) -> Iterator[Stage]:
 
 def _field(name: str) -> int | None:
     try:
-        found = re.search(rf"^{name}:\s+(\d+) kB", _STATUS.read_text(), re.MULTILINE)
+        found = re.search(rf"^{name}:\s+(\d+) kB", _STATUS.read_text(encoding="utf-8"), re.MULTILINE)
     except OSError:
         return None
     return int(found[1]) * 1024 if found else None

@@ -13,6 +13,7 @@ import fcntl
 import os
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,7 +51,7 @@ def check_output(output: Path, force: bool) -> None:
     """
     text = os.fsencode(output).decode("utf-8", "backslashreplace")
     if text != str(output):
-        raise ConfigError(f"--output {text}: the path is not UTF-8; give another")
+        raise ConfigError(f"--output {text}: not {sys.getfilesystemencoding()} text; give another path")
     if len(os.fsencode(output.name)) + _ADDED > _NAME_MAX:
         raise ConfigError(f"--output {output}: the name is too long; give at most {_NAME_MAX - _ADDED} bytes")
     try:

@@ -150,7 +150,7 @@ def usable_cpus() -> int:
 def cpu_quota() -> float | None:
     """CPUs' worth of time that the control group grants (Linux, version 2 or 1); None where unlimited."""
     try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="utf-8").split()
         return None if quota == "max" else int(quota) / int(period)
     except (OSError, ValueError):
         pass
@@ -179,7 +179,9 @@ def commit() -> str | None:
         return None
     command = ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
     try:
-        result = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        result = subprocess.run(
+            command, capture_output=True, encoding="utf-8", errors="replace", timeout=10, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return result.stdout.strip() or None

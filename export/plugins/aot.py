@@ -208,9 +208,9 @@ def _assemble(ptx: str, arch: int) -> tuple[bytes, str]:
     ptxas = knobs.nvidia.ptxas.path
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder, "module.ptx"), Path(folder, "module.cubin")
-        source.write_text(ptx)
+        source.write_text(ptx, encoding="utf-8")
         command = [ptxas, "-v", f"--gpu-name=sm_{arch}", str(source), "-o", str(target)]
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace")
         if done.returncode:
             raise ExportError(f"ptxas refused sm_{arch}: {done.stderr.strip()[:500]}")
         return target.read_bytes(), done.stderr

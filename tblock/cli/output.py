@@ -1,6 +1,7 @@
 """How verbs print: tables and JSON to stdout, progress to stderr."""
 
 import json
+import shutil
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -28,7 +29,9 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], title: str
     from rich.console import Console
     from rich.table import Table
 
-    console = Console() if sys.stdout.isatty() else Console(width=200)
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else 200
+    # Narrower, a cell would be a letter wide: the terminal wraps better.
+    console = Console(width=max(columns, 100))
     table = Table(box=box.SIMPLE_HEAD)
     for name in header:
         right = name.startswith(">")

@@ -164,3 +164,43 @@ def test_reader_that_goes_away_is_no_error() -> None:
     done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True)
     assert done.stdout.split()[-1] == "0"
     assert done.stderr == ""
+
+
+def shell(line: str, *words: object, **environment: str) -> tuple[int, str]:
+    """A line of bash, `tblock` in it; the exit code and what stood on both streams."""
+    tblock = f"'{sys.executable}' -c 'from tblock.cli import main; main()'"
+    done = subprocess.run(
+        ["bash", "-c", line.replace("tblock", tblock), "bash", *map(str, words)],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
+    )  # fmt: skip
+    return done.returncode, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "said"),
+    [
+        ("tblock list presets | true; exit ${PIPESTATUS[0]}", 0, ""),
+        ("tblock list presets >&-", 0, ""),
+        ("tblock list presets >&- 2>&-", 0, ""),
+        ("tblock list presets >/dev/full", 2, "stdout: No space left on device; the report was not written"),
+        ("tblock inspect nowhere >/dev/full", 2, "nowhere: no such folder; make an artifact with `tblock"),
+        ("tblock inspect nowhere 2>/dev/full", 2, ""),
+    ],
+    ids=["reader-gone", "closed", "both-closed", "full", "error-first", "stderr-full"],
+)
+def test_stream_that_takes_nothing_is_no_verdict_and_no_crash(line: str, code: int, said: str) -> None:
+    found, text = shell(line)
+    assert (found, text.strip()[: len(said) + 8]) == (code, f"tblock: {said}" if said else "")
+
+
+def test_reader_of_the_progress_who_goes_does_not_end_the_export(tmp_path: Path) -> None:
+    line = 'tblock export --preset tiny --seq 8 --no-golden -o "$1" 2>&1 >/dev/null | head -1'
+    assert shell(line + "; exit ${PIPESTATUS[0]}", tmp_path / "a") == (0, "... loading torch\n")
+    assert read_artifact(tmp_path / "a").manifest.targets["onnx"]
+
+
+def test_name_that_the_terminals_encoding_lacks_is_spelled_out(tmp_path: Path) -> None:
+    code, text = shell('tblock inspect "$1"', tmp_path / "ünï 空", PYTHONIOENCODING="ascii")
+    assert code == 2
+    assert r"\xfcn\xef \u7a7a: no such folder" in text

@@ -279,7 +279,7 @@ def test_hidden_folder_of_a_killed_export_is_swept(tmp_path: Path) -> None:
     ("name", "message"),
     [
         ("a" * 240, r"the name is too long; give at most 238 bytes"),
-        ("bad\udcff", r"--output .*bad\\xff: the path is not UTF-8; give another"),
+        ("bad\udcff", r"--output .*bad\\xff: not utf-8 text; give another path"),
         ("link/a", r"link is not a writable folder"),
     ],
     ids=["long", "bytes", "dangling"],
