@@ -35,7 +35,7 @@ _ADDED = len("..12345678") + len(SUFFIX)
 _NAME_MAX = 255
 """Bytes of a file's name on Linux (limits.h)."""
 
-_WRITTEN = re.compile(r"\.?(golden|manifest|model|weights)\..+")
+_WRITTEN = re.compile(r"\.?(golden|manifest|model|weights)\..+|\.aoti-.+")
 """Names in a folder that a killed export leaves; one that holds anything else is somebody's own."""
 
 LEFTOVER = re.compile(r"\.(manifest|model)\..+\.part|model\.(trt|rtx)\.[0-9a-f]{12}\.engine")

@@ -7,8 +7,11 @@ import contextlib
 import logging
 import os
 import platform
+import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +23,11 @@ from tblock.errors import ArtifactError, RuntimeUnavailable, reason
 from tblock.machine import cpu_flags
 from tblock.manifest import Artifact
 from tblock.runtimes.eager import TorchRunner
+
+_PREFIX = "tblock-aoti-"
+"""Of a folder that a package is unpacked into."""
+_LONGEST_LOAD = 3600
+"""Seconds; a folder older than that belongs to a process that was killed."""
 
 
 class AotiRunner(TorchRunner):
@@ -49,17 +57,19 @@ class AotiRunner(TorchRunner):
         check_build(f"{artifact.folder / name}", target)
         super().__init__(artifact, provider=target.get("device", "cpu"), threads=threads)
         path = artifact.path(name)
-        unpacked = tempfile.TemporaryDirectory(prefix="tblock-aoti-", ignore_cleanup_errors=True)
         try:
-            with _loading_into(unpacked.name):
+            with _unpacking():
                 self._package = torch._inductor.aoti_load_package(str(path))
             self._order = _input_order(self._package, [spec.name for spec in artifact.manifest.inputs])
         except (
             Exception
         ) as error:  # the loader raises whatever its zip reader, compiler check or linker raise
-            unpacked.cleanup()
-            raise ArtifactError(f"{path}: AOTInductor cannot load it: {reason(error)}") from error
-        self._unpacked = unpacked
+            room = (
+                f"unpacked into {tempfile.gettempdir()}, set TMPDIR to a folder with room: "
+                if _full()
+                else ""
+            )
+            raise ArtifactError(f"{path}: AOTInductor cannot load it: {room}{reason(error)}") from error
 
     def _call(self, tensors: dict[str, Tensor]) -> list[Tensor]:
         # The package's own __call__ parses its signature from JSON at each call; the list is consumed.
@@ -67,23 +77,33 @@ class AotiRunner(TorchRunner):
 
 
 @contextlib.contextmanager
-def _loading_into(folder: str) -> Iterator[None]:
-    """Let the package be unpacked there: a load that fails leaves what it unpacked.
+def _unpacking() -> Iterator[None]:
+    """Let the package be unpacked into a folder that goes once it is loaded: its files are mapped by then.
 
-    torch's warning of CPUs that merely differ is left out: `check_build` has compared them.
+    So a process killed later leaves nothing, and what one killed here left goes with a later load. torch's
+    warning of CPUs that merely differ is left out: `check_build` has compared them.
     """
+    for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}????????"):
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime > _LONGEST_LOAD:
+                shutil.rmtree(left, ignore_errors=True)
     log = logging.getLogger("torch.export.pt2_archive._package")
     level, before = log.level, os.environ.get("TMPDIR")
     log.setLevel(logging.ERROR)
-    os.environ["TMPDIR"] = folder
-    try:
-        yield
-    finally:
-        log.setLevel(level)
-        if before is None:
-            del os.environ["TMPDIR"]
-        else:
-            os.environ["TMPDIR"] = before
+    with tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as folder:
+        os.environ["TMPDIR"] = folder
+        try:
+            yield
+        finally:
+            log.setLevel(level)
+            if before is None:
+                del os.environ["TMPDIR"]
+            else:
+                os.environ["TMPDIR"] = before
+
+
+def _full() -> bool:
+    return shutil.disk_usage(tempfile.gettempdir()).free < 1 << 20
 
 
 def _input_order(package: Any, names: list[str]) -> list[str]:

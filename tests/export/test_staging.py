@@ -268,7 +268,7 @@ def test_hidden_folder_of_a_user_is_not_swept(name: str, tmp_path: Path) -> None
 
 
 def test_hidden_folder_of_a_killed_export_is_swept(tmp_path: Path) -> None:
-    for name in ("weights.safetensors", ".model.onnx.1.part"):
+    for name in ("weights.safetensors", ".model.onnx.1.part", ".aoti-abcdefgh"):
         (tmp_path / ".a.12345678.tblock").mkdir(exist_ok=True)
         (tmp_path / ".a.12345678.tblock" / name).write_text("half")
     staged(tmp_path / "a")

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 
 import numpy as np
 import pytest
@@ -232,3 +233,17 @@ def test_user_without_home_and_without_an_entry_in_passwd_can_check(odd16, tmp_p
         command, env={**environment, "TMPDIR": str(tmp_path)}, capture_output=True, text=True, check=False
     )
     assert done.stdout.strip() == "PASS", done.stderr
+
+
+def test_unpacked_package_is_gone_once_loaded_and_what_a_killed_process_left_too(
+    odd32, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    old, fresh, other = (tmp_path / f"tblock-aoti-{name}" for name in ("aaaaaaaa", "bbbbbbbb", "notes"))
+    for folder in (old, fresh, other):
+        (folder / "data").mkdir(parents=True)
+    for folder in (old, other):
+        os.utime(folder, (0, 0))
+    run = load(odd32, "aoti", threads=1)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [fresh.name, other.name]
+    assert judge_runner(run, read_artifact(odd32)).passed
