@@ -25,6 +25,10 @@ from tblock.weights import fill
 LIMITS = {"float32": 1e-5, "float64": 1e-12}
 """Largest error of a live token; sound layers stay far below (tests/families/probe_faults.py measures it)."""
 
+ROUNDINGS, LARGEST_LIMIT = 8.0, 1e-3
+"""Where a layer is so ill-conditioned that float32 passes the limit: times what one rounding of its input
+does, and never more than a hundredth of the smallest fault of the catalogue (0.24)."""
+
 SEQ = 13
 """Tokens: more than twice SMALL_WINDOW, so that window and padding both bite."""
 
@@ -44,11 +48,13 @@ class ProbeResult:
         family: of the checkpoint.
         layer: its number.
         token_error: [B, S] float64, each live token's error (inf where it is NaN); nan for padding.
+        limit: that the worst of them must not pass.
     """
 
     family: str
     layer: int
     token_error: np.ndarray
+    limit: float
 
     @property
     def worst(self) -> float:
@@ -68,15 +74,15 @@ def probe(checkpoint: Checkpoint, layer: int, *, seed: int = 0) -> ProbeResult:
         The error of each token.
 
     Raises:
-        ParityError: a live token is off by more than LIMITS["float32"], or NaN.
+        ParityError: a live token is off by more than the result's limit, or NaN.
         RuntimeUnavailable: transformers is not installed.
         ConfigError: the layer cannot be read.
     """
     result = measure(checkpoint, layer, seed=seed)
-    if not result.worst <= LIMITS["float32"]:
+    if not result.worst <= result.limit:
         raise ParityError(
             f"{checkpoint.path}: layer {layer} differs from transformers' {checkpoint.family} by "
-            f"{result.worst:.2e}, wanted at most {LIMITS['float32']:.0e}; "
+            f"{result.worst:.2e}, wanted at most {result.limit:.0e}; "
             "report it, or import with --no-verify-import"
         )
     return result
@@ -109,11 +115,11 @@ def verify_import(
     if wanted is False:
         return None
     first = {checkpoint.config(layer): layer for layer in reversed(layers)}
-    worst = {}
+    found: dict[int, ProbeResult] = {}
     for layer in sorted(first.values()):
         progress(f"probing layer {layer} against the family's own implementation")
         try:
-            found = probe(checkpoint, layer)
+            found[layer] = probe(checkpoint, layer)
         except RuntimeUnavailable as error:
             if wanted:
                 raise
@@ -124,16 +130,16 @@ def verify_import(
                 f"{tempfile.gettempdir()}: {disk_error(error)} while layer {layer} was compared; set TMPDIR, "
                 "or import with --no-verify-import"
             ) from error
-        worst[layer] = found.worst
-        progress(f"layer {layer} agrees with transformers' {found.family}: {found.worst:.1e} per token")
+        worst = found[layer].worst
+        progress(f"layer {layer} agrees with transformers' {checkpoint.family}: {worst:.1e} per token")
     import transformers
 
     return {
         "with": f"transformers {transformers.__version__}",
         "family": checkpoint.family,
-        "layers": sorted(worst),
-        "worst": max(worst.values()),
-        "limit": LIMITS["float32"],
+        "layers": sorted(found),
+        "worst": max(result.worst for result in found.values()),
+        "limit": max(result.limit for result in found.values()),
     }
 
 
@@ -164,9 +170,15 @@ def measure(checkpoint: Checkpoint, layer: int, *, seed: int = 0) -> ProbeResult
         raise unreadable(checkpoint, error) from None
     error_BS = token_error(ours_BSD, theirs_BSD, x_BSD)
     error_BS = np.where(np.isnan(error_BS), np.inf, error_BS)
-    return ProbeResult(
-        family=checkpoint.family, layer=layer, token_error=np.where(live_BS.numpy(), error_BS, np.nan)
-    )
+    error_BS, limit = np.where(live_BS.numpy(), error_BS, np.nan), LIMITS["float32"]
+    if np.nanmax(error_BS) > limit:
+        # Near-equal scores of thousands: what one rounding of x changes, no float32 can be nearer than.
+        rounded_BSD = x_BSD.double() * (1 + 2.0**-24 * torch.randn(x_BSD.shape, generator=_seeded(seed)))
+        with torch.no_grad():
+            exact_BSD, moved_BSD = (block(x, live_BS, positions_BS) for x in (x_BSD.double(), rounded_BSD))
+        lost_BS = token_error(moved_BSD, exact_BSD, x_BSD)[live_BS.numpy()]
+        limit = float(min(max(limit, ROUNDINGS * lost_BS.max()), LARGEST_LIMIT))
+    return ProbeResult(family=checkpoint.family, layer=layer, token_error=error_BS, limit=limit)
 
 
 def probe_config(config: BlockConfig, window: int | None) -> BlockConfig:
@@ -192,7 +204,7 @@ def probe_inputs(config: BlockConfig, seed: int) -> tuple[Tensor, Tensor, Tensor
     Returns:
         x_BSD: [3, SEQ, D] float32; live_BS: [3, SEQ] bool; positions_BS: [3, SEQ] int64.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = _seeded(seed)
     sizes = torch.tensor([1.0, 0.3, config.norm_eps**0.5, 3.0]).repeat(SEQ)[:SEQ]
     x_BSD = torch.randn(3, SEQ, config.dim, generator=generator) * sizes[:, None]
     live_BS = torch.ones(3, SEQ, dtype=torch.bool)
@@ -200,6 +212,10 @@ def probe_inputs(config: BlockConfig, seed: int) -> tuple[Tensor, Tensor, Tensor
     live_BS[2, -3:] = False
     positions_BS = (live_BS.long().cumsum(-1) - 1).clamp(min=0) * STRIDE
     return x_BSD, live_BS, positions_BS
+
+
+def _seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
 
 
 def token_error(y_BSD: Tensor, reference_BSD: Tensor, x_BSD: Tensor) -> np.ndarray:

@@ -8,6 +8,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from tblock.checkpoints import Checkpoint, open_checkpoint
+from tblock.checkpoints import probe as probe_module
 from tblock.checkpoints.probe import LIMITS, measure, probe
 from tblock.errors import ConfigError, ParityError
 from tests.families.family_cases import CASES, save_model
@@ -46,6 +47,28 @@ def test_planted_fault_is_caught(tmp_path: Path, fault: Fault) -> None:
 def test_random_sound_model_raises_no_alarm(tmp_path: Path, seed: int) -> None:
     save_model(random_case(seed), tmp_path, seed)
     assert measure(open_checkpoint(tmp_path), seed % 2).worst <= LIMITS["float32"]
+
+
+def test_layer_that_float32_blurs_is_weighed_by_one_rounding_of_its_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Near-equal scores of hundreds, off by up to 2e-5 by luck: sound; a fault among them is caught."""
+    save_model(next(c for c in CASES if c.id == "llama"), tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    for name in weights:
+        if "q_proj.weight" in name or "k_proj.weight" in name:
+            weights[name] = weights[name] * np.float32(20)
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    checkpoint = open_checkpoint(tmp_path)
+    found = [probe(checkpoint, 0, seed=seed) for seed in range(8)]
+    assert all(result.worst < result.limit < 1e-3 for result in found)
+    assert max(result.worst for result in found) > LIMITS["float32"]
+    fault = next(f for f in FAULTS if f.id == "RoPE interleaved")
+    with fault.plant(), pytest.raises(ParityError, match="differs from transformers' llama by"):
+        probe(checkpoint, 0)
+    monkeypatch.setattr(probe_module, "ROUNDINGS", 0.0)
+    with pytest.raises(ParityError):
+        probe(checkpoint, 0, seed=max(range(8), key=lambda seed: found[seed].worst))
 
 
 def test_nan_never_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
