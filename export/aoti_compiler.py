@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from tblock.child import say, serve
-from tblock.errors import ExportError, reason
+from tblock.errors import ExportError, compiler_error, reason
 from tblock.files import disk_error, system_error
 from tblock.machine import cpu_flags
 from tblock.manifest import Artifact, read_artifact
@@ -124,11 +124,9 @@ def failure(error: BaseException, folder: Path) -> str:
         places += ", where the space breaks its command: set TMPDIR to a path without one"
     if system is not None:
         return f"aoti: {disk_error(system)}; {places}"
-    said = re.search(
-        r"^.*(?:\berror: |fatal error: |No space left|cannot find ).*$", str(error), re.MULTILINE
-    )
+    said = compiler_error(error)
     if said:
-        return f"aoti: the C++ compiler failed: {' '.join(said[0].split())[:400]}; {places}"
+        return f"aoti: the C++ compiler failed: {said}; {places}"
     return f"aoti: Inductor failed: {reason(error)}; {places}"
 
 

@@ -1,7 +1,9 @@
 """The error types of tblock: few, and each message is one line (where, got, wanted, what to do next).
 
-Owns the mapping from error type to process exit code; imports nothing.
+Owns the mapping from error type to process exit code; imports only the standard library.
 """
+
+import re
 
 
 class TblockError(Exception):
@@ -40,8 +42,17 @@ class ParityError(TblockError):
     exit_code = 1
 
 
+_COMPLAINTS = (r"^.*(?:\berror: |fatal error: |No space left|cannot find ).*$", r"(?<=^Output:\n).+$")
+
+
+def compiler_error(error: BaseException) -> str | None:
+    """What a C++ compiler said, where that stands in an error's many lines: its first complaint."""
+    found = (re.search(pattern, str(error), re.MULTILINE) for pattern in _COMPLAINTS)
+    return next((" ".join(said[0].split())[:400] for said in found if said), None)
+
+
 def reason(error: BaseException) -> str:
     """Why a library failed: the innermost cause's first line, or its type where it says nothing."""
     while error.__cause__ is not None:
         error = error.__cause__
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    return compiler_error(error) or (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -112,7 +112,7 @@ def require_cxx_compiler(who: str, *names: str) -> str:
         looked = os.environ.get("CXX") or " and ".join(names)
         raise RuntimeUnavailable(
             f"{who}: no C++ compiler found (looked for {looked}); install g++ (Debian: apt-get install g++)"
-            " or set CXX"
+            " or set CXX to the path of one, without options"
         )
     return found
 

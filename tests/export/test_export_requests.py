@@ -361,6 +361,23 @@ def test_reason_is_the_innermost_causes_first_line() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from Linux's /proc")
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [
+        (
+            "a.cpp:3:1: warning: unused\na.cpp:9:2: error: no   type named x\nmore",
+            "a.cpp:9:2: error: no type named x",
+        ),
+        ("as: /tmp/cc.s: No space left on device", "as: /tmp/cc.s: No space left on device"),
+        ("cat: unrecognized option '-shared'\nTry", "cat: unrecognized option '-shared'"),
+    ],
+    ids=["error", "disk", "other"],
+)
+def test_reason_of_a_failed_compilation_is_what_the_compiler_said(output: str, said: str) -> None:
+    error = RuntimeError(f"C++ compile error\n\nCommand:\ng++ a.cpp\n\nOutput:\n{output}")
+    assert reason(error) == said
+
+
 def test_memory_of_a_stage_is_its_peak_above_the_baseline() -> None:
     with measured(resident_bytes()) as quiet:
         pass

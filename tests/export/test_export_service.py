@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import tblock.export
-from tblock import Stack, preset
+from tblock import Block, Stack, preset
 from tblock.errors import ConfigError, ExportError, ParityError, TblockError
 from tblock.export import exporter, onnx_bodies
 from tblock.export.block_source import ModuleSource, parse_layers
@@ -37,6 +37,20 @@ def test_export_from_python_that_misses_parity_raises_and_keeps_the_artifact(
     with pytest.raises(ParityError, match=r"a: onnxruntime FAIL: .*; the artifact is there$"):
         tblock.export.export(TINY, tmp_path / "a", seq=SHORT)
     assert read_artifact(tmp_path / "a").manifest.verdicts["onnxruntime"]["status"] == "FAIL"
+
+
+def test_scores_past_float16_name_the_way_out(tmp_path: Path) -> None:
+    """ONNX Runtime's Attention keeps float16 scores; the decomposed form of opset 18 is right on this block."""
+    block = Block(TINY).requires_grad_(False)
+    generator = torch.Generator().manual_seed(0)
+    for linear in (block.attn.q, block.attn.k):
+        linear.weight.normal_(std=30.0, generator=generator)
+    half: dict[str, Any] = {"dtype": "float16", "seq": SHORT}
+    with pytest.raises(
+        ParityError, match=r"is not finite .*; where attention's scores pass 65504, --opset 18"
+    ):
+        tblock.export.export(block, tmp_path / "a", **half)
+    assert tblock.export.export(block, tmp_path / "b", **half, opset=18).manifest.verdicts["onnxruntime"]
 
 
 def result(*statuses: Status, failed: dict[str, str] | None = None) -> exporter.ExportResult:
