@@ -40,11 +40,12 @@ def test_export_from_python_that_misses_parity_raises_and_keeps_the_artifact(
 
 
 def test_scores_past_float16_name_the_way_out(tmp_path: Path) -> None:
-    """ONNX Runtime's Attention keeps float16 scores; the decomposed form of opset 18 is right on this block."""
+    """ONNX Runtime's Attention keeps float16 scores; the decomposed form is right on this block."""
     block = Block(TINY).requires_grad_(False)
+    block.reset_parameters(torch.Generator().manual_seed(0))
     generator = torch.Generator().manual_seed(0)
     for linear in (block.attn.q, block.attn.k):
-        linear.weight.normal_(std=30.0, generator=generator)
+        linear.weight.normal_(std=20.0, generator=generator)
     half: dict[str, Any] = {"dtype": "float16", "seq": SHORT}
     with pytest.raises(
         ParityError, match=r"is not finite .*; where attention's scores pass 65504, --opset 18"
