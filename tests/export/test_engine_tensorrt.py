@@ -259,4 +259,4 @@ def test_graph_without_fused_nodes_needs_no_library(tmp_path: Path, fake_builder
     arguments = {"flavour": "tensorrt", "profiles": [models.SMALL_PROFILE]}
     assert "no fused nodes" in build_engine(path, tmp_path / "e", **arguments).fusion_reason
     with pytest.raises(ConfigError, match=r"--fusion plugin: m\.onnx has no fused nodes"):
-        build_engine(path, tmp_path / "e", options=EngineOptions(fusion="plugin"), **arguments)
+        build_engine(path, tmp_path / "f", options=EngineOptions(fusion="plugin"), **arguments)

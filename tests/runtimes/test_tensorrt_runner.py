@@ -351,7 +351,7 @@ def test_package_missing_names_the_extra(machine, monkeypatch):
 def test_engine_with_plugins_needs_the_library(odd32, tmp_path, machine, monkeypatch):
     here = machine()
     monkeypatch.setitem(sys.modules, "tensorrt", here.trt)
-    entry = {"files": [ENGINE], "builder": "1.7.1.116", "fusion": "plugin"}
+    entry = {"files": [ENGINE], "graph": "model.onnx", "builder": "1.7.1.116", "fusion": "plugin"}
     edits.reseal(here.folder, lambda m: {"targets": {**m.targets, "tensorrt": entry}})
     path = here.folder / ENGINE
     path.write_bytes(b"ftrt" + path.read_bytes()[4:])
